@@ -190,12 +190,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let torrent = creation.finish()?;
     // The report describes the bytes that are written.
     let metainfo = Metainfo::parse(&torrent)?;
-    if output.path == Path::new("-") {
-        let mut out = io::stdout();
-        return Ok(out.write_all(&torrent).and_then(|()| out.flush())?);
-    }
     output.write(&torrent, *force)?;
-    report(args, &content, &output, &metainfo)
+    if output.folder.is_some() { report(args, &content, &output, &metainfo) } else { Ok(()) }
 }
 
 fn report(
@@ -217,13 +213,9 @@ fn report(
             "private": info.is_private(), "magnet": magnet,
         }));
     }
-    say!(
-        "{file}: {}, {} in {} of {}",
-        counted(files, "file"),
-        BinaryBytes(bytes),
-        counted(pieces as usize, "piece"),
-        BinaryBytes(piece_length.into())
-    );
+    let [bytes, length] = [bytes, piece_length.into()].map(BinaryBytes);
+    let pieces = counted(pieces as usize, "piece");
+    say!("{file}: {}, {bytes} in {pieces} of {length}", counted(files, "file"));
     if info.has_v1() {
         say!("  info hash: {}", info.info_hash());
     }
@@ -483,7 +475,8 @@ impl<'a> ContentHasher<'a> {
 
 struct Output {
     path: PathBuf,
-    folder: PathBuf,
+    /// None is standard output.
+    folder: Option<PathBuf>,
 }
 
 impl Output {
@@ -498,7 +491,7 @@ impl Output {
             if args.json || args.magnet {
                 refuse("-o - prints the torrent file: leave --json and --magnet out".to_owned());
             }
-            return Ok(Self { path, folder: PathBuf::new() });
+            return Ok(Self { path, folder: None });
         }
         let shown = path.display();
         if path.file_name().is_none() {
@@ -522,21 +515,22 @@ impl Output {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => Err(format!("{shown}: {error}"))?,
         }
-        Ok(Self { path, folder })
+        Ok(Self { path, folder: Some(folder) })
     }
 
     /// Writes the whole file, or none of it.
-    fn write(&self, torrent: &[u8], force: bool) -> Result<(), String> {
+    fn write(&self, torrent: &[u8], force: bool) -> Result<(), Box<dyn Error>> {
+        let Some(folder) = &self.folder else {
+            let mut out = io::stdout();
+            return Ok(out.write_all(torrent).and_then(|()| out.flush())?);
+        };
         let wrong = |error: io::Error| format!("{}: {error}", self.path.display());
         // As for any new file, less the bits of umask.
         let readable = fs::Permissions::from_mode(0o666);
-        let mut file = Builder::new()
-            .prefix(".swarmkeep-")
-            .permissions(readable)
-            .tempfile_in(&self.folder)
-            .map_err(wrong)?;
+        let mut file =
+            Builder::new().prefix(".swarmkeep-").permissions(readable).tempfile_in(folder).map_err(wrong)?;
         file.write_all(torrent).and_then(|()| file.as_file().sync_all()).map_err(wrong)?;
         let kept = if force { file.persist(&self.path) } else { file.persist_noclobber(&self.path) };
-        kept.map(drop).map_err(|error| wrong(error.error))
+        Ok(kept.map(drop).map_err(|error| wrong(error.error))?)
     }
 }

@@ -29,12 +29,12 @@ struct LastState {
     /// Peers of the command line that are not reached, and why.
     unreached: BTreeMap<SocketAddr, String>,
     banned: HashSet<(SocketAddr, String)>,
-    of_no_tracker: bool,
+    told_of_no_tracker: bool,
     lost: u32,
     back: u32,
     /// The bytes and pieces that were known, and since when.
     progress: Option<((u64, u32), Instant)>,
-    waits: bool,
+    told_waits: bool,
 }
 
 /// The time without progress after which the reasons are reported.
@@ -88,31 +88,27 @@ pub(crate) enum TrackerResult {
 #[serde(untagged)]
 pub(crate) enum PeerState {
     Connected { connected: bool },
-    Unreached { error: String, again: Option<u64> },
+    Failed { error: String, again: Option<u64> },
 }
 
 impl News {
-    /// The changes of a torrent since the last call. `waits`: it needs peers, and none is named.
-    pub(crate) fn of(&mut self, handle: &Handle, waits: bool) -> Vec<Event> {
+    /// The changes of a torrent since the last call. `lacks_peers`: it needs some, and none is named.
+    pub(crate) fn of(&mut self, handle: &Handle, lacks_peers: bool) -> Vec<Event> {
         let (status, trackers, refused) = (handle.status(), handle.trackers(), handle.refused_trackers());
         let info_hash = || handle.info_hash().to_string();
+        let event = |address, state| Event::Peer { info_hash: info_hash(), address, state };
         let last = self.0.entry(handle.info_hash()).or_default();
         let mut news = Vec::new();
-        if trackers.is_empty() && waits && !last.of_no_tracker {
-            last.of_no_tracker = true;
+        if trackers.is_empty() && lacks_peers && !mem::replace(&mut last.told_of_no_tracker, true) {
             let names = if refused.is_empty() { "it names no tracker" } else { "it names no usable tracker" };
             let error = format!("{names}, and no --peer is given: others have to call");
             let result = TrackerResult::Failure { error, again: None };
             news.push(Event::Tracker { info_hash: info_hash(), url: None, result });
         }
         let pieces = status.lost - mem::replace(&mut last.lost, status.lost);
-        if pieces > 0 {
-            news.push(Event::Lost { info_hash: info_hash(), pieces });
-        }
+        news.extend((pieces > 0).then(|| Event::Lost { info_hash: info_hash(), pieces }));
         let pieces = status.back - mem::replace(&mut last.back, status.back);
-        if pieces > 0 {
-            news.push(Event::Back { info_hash: info_hash(), pieces });
-        }
+        news.extend((pieces > 0).then(|| Event::Back { info_hash: info_hash(), pieces }));
         let answered =
             trackers.iter().filter_map(|tracker| Some((tracker.url.clone(), tracker_result(tracker)?)));
         let refused = refused.into_iter().filter(|(_, error)| *error != UrlError::Twice);
@@ -129,15 +125,13 @@ impl News {
             }
         }
         let banned = status.banned.iter().filter(|banned| last.banned.insert((*banned).clone()));
-        news.extend(banned.cloned().map(|(address, error)| {
-            let state = PeerState::Unreached { error, again: None };
-            Event::Peer { info_hash: info_hash(), address, state }
-        }));
+        let failed = |(address, error)| event(address, PeerState::Failed { error, again: None });
+        news.extend(banned.cloned().map(failed));
         let known = (status.down.0, status.progress.pieces);
         let (before, since) = *last.progress.get_or_insert_with(|| (known, Instant::now()));
         if before != known || !status.fetches {
-            (last.progress, last.waits) = (None, false);
-        } else if since.elapsed() >= STILL && !mem::replace(&mut last.waits, true) {
+            (last.progress, last.told_waits) = (None, false);
+        } else if since.elapsed() >= STILL && !mem::replace(&mut last.told_waits, true) {
             let pieces = status.progress.pieces - status.progress.complete;
             let next = trackers.iter().flat_map(|tracker| [tracker.v4.next_in, tracker.v6.next_in]).flatten();
             let next = next.min().map(|next| format!("the next announce is in {}", short(next)));
@@ -145,19 +139,16 @@ impl News {
             news.push(Event::Waits { info_hash: info_hash(), pieces, why });
         }
         let peers: BTreeSet<_> = status.peers.iter().map(|peer| peer.address).collect();
-        let mut changed = |address: &SocketAddr, connected| {
-            let state = PeerState::Connected { connected };
-            news.push(Event::Peer { info_hash: info_hash(), address: *address, state });
-        };
-        last.peers.difference(&peers).for_each(|address| changed(address, false));
-        peers.difference(&last.peers).for_each(|address| changed(address, true));
+        let changed = |connected| move |address: &SocketAddr| (*address, PeerState::Connected { connected });
+        let gone = last.peers.difference(&peers).map(changed(false));
+        let changes = gone.chain(peers.difference(&last.peers).map(changed(true)));
+        news.extend(changes.map(|(address, state)| event(address, state)));
         peers.iter().for_each(|address| drop(last.unreached.remove(address)));
         last.peers = peers;
         for peer in status.unreached.into_iter().filter(|peer| peer.named) {
             let again = Some(peer.next_in.as_secs());
             if last.unreached.insert(peer.address, peer.error.clone()).as_ref() != Some(&peer.error) {
-                let state = PeerState::Unreached { error: peer.error, again };
-                news.push(Event::Peer { info_hash: info_hash(), address: peer.address, state });
+                news.push(event(peer.address, PeerState::Failed { error: peer.error, again }));
             }
         }
         news
@@ -207,7 +198,7 @@ impl Event {
                     .map(|(count, unit)| counted(count as usize, unit));
                 format!("{name}: {}: {seeders}, {leechers}", url.as_deref()?)
             }
-            Self::Peer { address, state: PeerState::Unreached { error, again: next }, .. } => {
+            Self::Peer { address, state: PeerState::Failed { error, again: next }, .. } => {
                 format!("{name}: peer {address}: {error}{}", again(next, "called"))
             }
             Self::Lost { pieces, .. } => {
@@ -215,11 +206,13 @@ impl Event {
                 format!("{name}: {pieces} cannot be read, changed, or turned out wrong: no longer offered")
             }
             Self::Back { pieces, .. } => {
-                format!("{name}: {} right again: offered again", counted(*pieces as usize, "piece"))
+                format!("{name}: {} right again, and offered", counted(*pieces as usize, "piece"))
             }
             Self::Waits { pieces, why, .. } => {
-                let pieces = counted(*pieces as usize, "piece");
-                let missing = if pieces.starts_with('0') { "metadata" } else { &pieces };
+                let missing = match *pieces as usize {
+                    0 => "metadata".to_owned(),
+                    pieces => counted(pieces, "piece"),
+                };
                 let why = why.join("; ");
                 format!("{name}: nothing has come for {}, and it lacks {missing}: {why}", short(STILL))
             }
@@ -237,4 +230,13 @@ pub(crate) fn short(time: Duration) -> String {
         7200..172_800 => format!("{} h", seconds / 3600),
         _ => format!("{} d", seconds / 86_400),
     }
+}
+
+#[cfg(test)]
+#[test]
+fn lost_pieces_and_those_that_are_back_are_told() {
+    let (info_hash, pieces) = (String::new(), 2);
+    let told = [Event::Lost { info_hash: info_hash.clone(), pieces }, Event::Back { info_hash, pieces }];
+    let [lost, back] = told.map(|event| event.words("x").unwrap());
+    assert_eq!((&lost[..26], &*back), ("x: 2 pieces cannot be read", "x: 2 pieces right again, and offered"));
 }

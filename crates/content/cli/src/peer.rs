@@ -16,7 +16,7 @@ use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Value, json};
 use swarmkeep_bittorrent::{PeerId, in_words, programs::bytes};
-use swarmkeep_content::{ContentRepository, Error as StoreError};
+use swarmkeep_content::{ContentRepository, Error as StoreError, PieceBits};
 use swarmkeep_metainfo::{Magnet, Metainfo};
 use swarmkeep_peer::{Error as PeerError, Handle, Session, SessionConfig, Status};
 use tokio::{
@@ -90,8 +90,8 @@ pub(crate) struct Sharing {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
     peer: Vec<SocketAddr>,
 
-    /// The URL of a tracker for every torrent, in addition to its own: also in this network, and with a
-    /// passkey in its query, where a torrent's own is not asked.
+    /// The URL of a tracker for every torrent, in addition to its own, but not for a private one that names
+    /// its own. Unlike a torrent's own, it may be anywhere in this network, also with a passkey in its query.
     #[arg(long, value_name = "URL")]
     tracker: Vec<String>,
 
@@ -140,14 +140,17 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
                 }
                 links.push(link.parse::<Magnet>()?);
             }
-            None => match read_torrent(torrent)? {
-                (metainfo, torrent) if metainfo.info().knows_hashes() => torrents.push((metainfo, torrent)),
-                // Peers have the missing hashes.
-                (metainfo, _) => links.push(Magnet::from(&metainfo)),
-            },
+            None => torrents.push(read_torrent(torrent)?),
         }
     }
-    torrents.iter().try_for_each(|(metainfo, _)| args.sharing.many_files.check(metainfo.info()))?;
+    let refused = args.sharing.many_files.leave_out(&mut torrents);
+    if torrents.is_empty() && links.is_empty() {
+        return Err(refused.join("\nseedkeep: ").into());
+    }
+    refused.iter().try_for_each(|refused| note(args.sharing.json, refused))?;
+    // Peers have the missing hashes.
+    let lacking = torrents.extract_if(.., |(metainfo, _)| !metainfo.info().knows_hashes());
+    links.extend(lacking.map(|(metainfo, _)| Magnet::from(&metainfo)));
     let kept = args.sharing.open(args.sharing.store(), Access::Adding)?;
     // The store may know the torrent of a link.
     for link in std::mem::take(&mut links) {
@@ -163,7 +166,9 @@ pub(crate) fn fetch(args: &FetchArgs) -> Result<ExitCode, Box<dyn Error>> {
         let _ = kept.add(metainfo, torrent);
     }
     let until = if args.seed { Until::Seeded } else { Until::Complete };
-    share(&args.sharing, Arc::clone(kept.torrents.store()), Some(&kept), (torrents, links), until)
+    let store = Arc::clone(kept.torrents.store());
+    let ended = share(&args.sharing, store, Some(&kept), (torrents, links), until)?;
+    Ok(if refused.is_empty() { ended } else { ExitCode::FAILURE })
 }
 
 fn is_link(text: &str) -> bool {
@@ -252,7 +257,8 @@ impl Transfers<'_> {
         let (kept, sharing) = (self.kept, self.sharing);
         let learn = |link| async move {
             let learnt = session.learn(link).await.map_err(Box::<dyn Error>::from).and_then(|metainfo| {
-                sharing.many_files.check(metainfo.info())?;
+                let checked = sharing.many_files.check(metainfo.info());
+                checked.inspect_err(|_| session.forget(&link.info_hash()))?;
                 Ok(metainfo)
             });
             if let (Ok(metainfo), Some(kept)) = (&learnt, kept) {
@@ -383,10 +389,8 @@ impl Sharing {
                 started => return Ok(started?),
             };
             let instead = if is_taken(failed, &source) {
-                listen
-                    .iter_mut()
-                    .filter(|address| **address == failed)
-                    .for_each(|address| address.set_port(0));
+                let taken = listen.iter_mut().filter(|address| **address == failed);
+                taken.for_each(|address| address.set_port(0));
                 "any free port is used"
             } else {
                 listen.retain(|address| *address != failed);
@@ -433,6 +437,7 @@ impl SharedTorrent {
 }
 
 /// The output: bars for people, lines of JSON for programs.
+#[derive(Default)]
 struct Reporter {
     json: bool,
     /// Whether torrents are seeded when they are complete.
@@ -460,7 +465,8 @@ struct PendingLink<'a> {
 /// The state of each torrent, as `--json` prints it.
 fn states(event: &str, shared: &[SharedTorrent]) -> Value {
     let state = |SharedTorrent { name, bytes, handle }: &SharedTorrent| {
-        let Status { left, progress, down, up, wasted, peers, banned, have, .. } = handle.status();
+        let Status { left, progress, down, up, wasted, peers, banned, .. } = handle.status();
+        let have = levels(&handle.pieces());
         json!({
             "info_hash": handle.info_hash().to_string(), "name": name, "bytes": bytes, "left": left, "have": have,
             "pieces": progress.pieces, "complete": progress.complete, "downloaded": down.0, "uploaded": up.0,
@@ -468,6 +474,20 @@ fn states(event: &str, shared: &[SharedTorrent]) -> Value {
         })
     };
     json!({ "event": event, "torrents": shared.iter().map(state).collect::<Vec<_>>() })
+}
+
+/// The complete pieces: a digit for each of 64 parts of a torrent, or for each piece if it has fewer. 0 is
+/// none of a part, 9 all, and 1 to 8 are eighths in between.
+fn levels(have: &PieceBits) -> String {
+    let pieces = u64::from(have.pieces());
+    let parts = pieces.min(64);
+    let mut counts = vec![0; parts as usize];
+    have.iter().for_each(|piece| counts[(u64::from(piece) * parts / pieces) as usize] += 1);
+    let level = |(part, count): (u64, u64)| {
+        let size = ((part + 1) * pieces).div_ceil(parts) - (part * pieces).div_ceil(parts);
+        char::from(b'0' + (count * 8 / size) as u8 + u8::from(count > 0))
+    };
+    (0..).zip(counts).map(level).collect()
 }
 
 impl Reporter {
@@ -479,16 +499,7 @@ impl Reporter {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             eprintln!("Peers can call at {}", addresses.join(" and "));
         }
-        Ok(Self {
-            json,
-            seeds,
-            strange: false,
-            draws: !json && io::stderr().is_terminal(),
-            all: MultiProgress::new(),
-            bars: Vec::new(),
-            links: Vec::new(),
-            news: News::default(),
-        })
+        Ok(Self { json, seeds, draws: !json && io::stderr().is_terminal(), ..Self::default() })
     }
 
     /// A line for people, above the bars.
@@ -504,8 +515,8 @@ impl Reporter {
         }
     }
 
-    fn tell_news(&mut self, handle: &Handle, name: &str, waits: bool) -> Result<(), Box<dyn Error>> {
-        for event in self.news.of(handle, waits) {
+    fn tell_news(&mut self, handle: &Handle, name: &str, lacks_peers: bool) -> Result<(), Box<dyn Error>> {
+        for event in self.news.of(handle, lacks_peers) {
             if let Some(words) = event.words(name) {
                 self.say(&words);
             }
@@ -529,8 +540,8 @@ impl Reporter {
         let alone = transfers.sharing.peer.is_empty();
         for shared in &transfers.shared {
             let name = shared.name.escape_debug().to_string();
-            let waits = alone && (self.seeds || shared.handle.status().left > 0);
-            self.tell_news(&shared.handle, &name, waits)?;
+            let lacks_peers = alone && (self.seeds || shared.handle.status().left > 0);
+            self.tell_news(&shared.handle, &name, lacks_peers)?;
         }
         for link in &transfers.unlearnt {
             if let Some(handle) = transfers.session.torrent(&link.info_hash()) {
@@ -591,13 +602,9 @@ impl Reporter {
         }
         for shared in shared {
             let status = shared.handle.status();
-            say!(
-                "{}: {}, {} came and {} went",
-                shared.name,
-                of_pieces(status.progress.complete, status.progress.pieces),
-                BinaryBytes(status.down.0),
-                BinaryBytes(status.up.0)
-            );
+            let pieces = of_pieces(status.progress.complete, status.progress.pieces);
+            let [came, went] = [status.down.0, status.up.0].map(BinaryBytes);
+            say!("{}: {pieces}, {came} came and {went} went", shared.name);
         }
         Ok(())
     }
@@ -612,4 +619,26 @@ fn note(json: bool, words: &str) -> Result<(), Box<dyn Error>> {
 pub(crate) fn line(event: &impl Serialize) -> Result<(), Box<dyn Error>> {
     say!("{}", serde_json::to_string(event)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_tell_none_some_and_all_of_each_part() {
+        let of = |pieces, have: &[u32]| {
+            let mut bits = PieceBits::none(pieces);
+            have.iter().for_each(|&piece| _ = bits.insert(piece));
+            levels(&bits)
+        };
+        assert_eq!((of(0, &[]), of(3, &[1])), (String::new(), "090".to_owned()));
+        for pieces in [63, 64, 65, 100, 127, 128, 1000] {
+            let (all, parts) = ((0..pieces).collect::<Vec<_>>(), pieces.min(64) as usize);
+            assert_eq!((of(pieces, &all), of(pieces, &[])), ("9".repeat(parts), "0".repeat(parts)));
+        }
+        // Ten pieces per part.
+        let some = of(640, &[0, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 25, 26, 27, 28]);
+        assert_eq!(&some[..5], "15800");
+    }
 }

@@ -64,7 +64,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let (paths, data) = torrents_and_data(&args.paths)?;
     let mut torrents = paths.iter().map(|path| read_whole_torrent(path)).collect::<Result<Vec<_>, _>>()?;
-    torrents.iter().try_for_each(|(metainfo, _)| args.sharing.many_files.check(metainfo.info()))?;
     let named = args.sharing.store.as_deref();
     // The store of the current folder has more information about its files than their bytes.
     let is_here = |info: &Info| data.is_none() && is_in_folder_store(info);
@@ -99,6 +98,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let mut places = Vec::new();
     for (nth, (metainfo, torrent)) in torrents.into_iter().enumerate() {
         let (info, path) = (metainfo.info(), paths.get(nth).copied());
+        if let (Some(_), Err(refused)) = (path, args.sharing.many_files.check(info)) {
+            lacking.push(refused);
+            continue;
+        }
         let place = match (path, data) {
             (Some(_), Some(data)) => Place::find(info, data),
             (Some(path), None) if named.is_none() && !is_here(info) => beside(info, path),

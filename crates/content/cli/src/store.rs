@@ -141,6 +141,14 @@ pub(crate) struct ManyFiles {
 }
 
 impl ManyFiles {
+    /// Leaves out the torrents of too many files. Returns why.
+    pub(crate) fn leave_out(&self, torrents: &mut Vec<(Metainfo, Vec<u8>)>) -> Vec<String> {
+        let mut refused = Vec::new();
+        let check = |metainfo: &Metainfo| self.check(metainfo.info());
+        torrents.retain(|(metainfo, _)| check(metainfo).map_err(|why| refused.push(why)).is_ok());
+        refused
+    }
+
     /// Refuses a torrent of too many files.
     pub(crate) fn check(&self, info: &Info) -> Result<(), String> {
         let files = info.files().iter().filter(|file| !file.is_padding()).count();

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     net::{IpAddr, SocketAddr},
 };
 
@@ -57,8 +58,28 @@ fn digests(data: &[u8]) -> impl Iterator<Item = [u8; 20]> + '_ {
 #[derive(Debug, Default)]
 pub(crate) struct Offences(BTreeMap<IpAddr, Vec<(SocketAddr, Option<u32>)>>);
 
-/// A ban that does not depend on other sources.
-pub(crate) const FOR_GOOD: &str = "its address is banned";
+/// How far an endpoint is banned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ban {
+    /// While there is another source. Otherwise it is asked for pieces that it had not wrong.
+    Endpoint,
+    /// The same, for all endpoints of its address.
+    Address,
+    /// The address is banned, also if there is no other source.
+    ForGood,
+}
+
+impl fmt::Display for Ban {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Endpoint => "it is banned, and asked for other pieces only without another source",
+            Self::Address => {
+                "its address has sent wrong bytes from two ports: it is banned, and asked only without another source"
+            }
+            Self::ForGood => "its address is banned",
+        })
+    }
+}
 
 impl Offences {
     /// The offences of a network after which it is banned for good.
@@ -72,26 +93,22 @@ impl Offences {
         }
     }
 
-    /// The latest endpoint of each network, and how far it is banned.
+    /// The latest offence of each endpoint, and how far it is banned.
     pub(crate) fn in_words(&self) -> impl Iterator<Item = (SocketAddr, String)> {
-        self.0.values().filter_map(|offences| {
-            let (endpoint, piece) = *offences.last()?;
+        let latest: BTreeMap<_, _> = self.0.values().flatten().copied().collect();
+        latest.into_iter().filter_map(|(endpoint, piece)| {
             let what = piece.map_or("metadata".to_owned(), |piece| format!("bytes of piece {piece}"));
             Some((endpoint, format!("sent wrong {what}: {}", self.ban(endpoint)?)))
         })
     }
 
-    /// How far `endpoint` is banned, in words. Port 0 is an unknown port.
-    pub(crate) fn ban(&self, endpoint: SocketAddr) -> Option<&'static str> {
+    /// How far `endpoint` is banned. Port 0 is an unknown port.
+    pub(crate) fn ban(&self, endpoint: SocketAddr) -> Option<Ban> {
         let offences = self.0.get(&network(endpoint.ip()))?;
-        let is_other = |(other, _): &(SocketAddr, _)| *other != offences[0].0;
         match offences.len() {
-            Self::MOST.. => Some(FOR_GOOD),
-            _ if offences.iter().any(is_other) => {
-                Some("the second of its address, which is asked only if there is no other source")
-            }
-            _ => (offences[0].0 == endpoint)
-                .then_some("asked for other bytes, and only if there is no other source"),
+            Self::MOST.. => Some(Ban::ForGood),
+            _ if offences.iter().any(|(other, _)| *other != offences[0].0) => Some(Ban::Address),
+            _ => (offences[0].0 == endpoint).then_some(Ban::Endpoint),
         }
     }
 
@@ -117,8 +134,10 @@ mod tests {
             offences.record(SocketAddr::new(at(peers[n]).ip(), 1 + n as u16), piece);
             assert_eq!(peers.map(|peer| offences.ban(at(peer)).is_some()), banned);
         }
+        let told = offences.in_words().map(|(peer, _)| peer.port());
+        assert_eq!(told.collect::<Vec<_>>(), [1, 2], "the second hides no first");
         (0..3).for_each(|piece| offences.record(at("192.0.2.1:2"), Some(piece)));
-        assert_eq!(offences.ban(at("192.0.2.1:9")), Some(FOR_GOOD));
+        assert_eq!(offences.ban(at("192.0.2.1:9")), Some(Ban::ForGood));
         assert_eq!(offences.wrong_pieces(at("192.0.2.1:1")), [7]);
     }
 

@@ -184,11 +184,10 @@ impl Candidates {
         }
     }
 
-    /// Addresses that were not reached at the latest attempt: whether the user named it, why, and when the
-    /// next attempt is.
+    /// Addresses that were not reached at the latest attempt that has ended: whether the user named it, why,
+    /// and when the next attempt is. They may be connected to by now.
     pub(crate) fn unreached(&self) -> impl Iterator<Item = (SocketAddr, bool, &str, Instant)> {
-        let idle = self.known.iter().filter(|(_, candidate)| !candidate.taken);
-        idle.filter_map(|(address, known)| {
+        self.known.iter().filter_map(|(address, known)| {
             Some((*address, known.source == Source::User, known.why.as_deref()?, known.next))
         })
     }
@@ -269,7 +268,13 @@ mod tests {
             let mut waited = Vec::new();
             for _ in 0..7 {
                 assert_eq!((candidates.take(now), candidates.take(now)), (Some(ADDRESS), None));
-                candidates.ended(ADDRESS, Outcome::OfNoUse, 1, None, now);
+                let told = (!waited.is_empty()).then_some("why");
+                assert_eq!(
+                    candidates.unreached().next().map(|(_, _, why, _)| why),
+                    told,
+                    "while it is called"
+                );
+                candidates.ended(ADDRESS, Outcome::OfNoUse, 1, Some("why".into()), now);
                 let Some(known) = candidates.known.get(&ADDRESS) else { break };
                 waited.push((known.next - now).as_secs());
                 now = known.next;

@@ -66,8 +66,8 @@ pub struct SessionConfig {
     pub up: Option<u64>,
     /// The limit of receiving, in bytes per second over all torrents.
     pub down: Option<u64>,
-    /// URLs of trackers of the user: each torrent is announced to each of them, too. They may be anywhere in
-    /// this network.
+    /// URLs of trackers of the user: each torrent is announced to each of them, too, but not a private one
+    /// that names its own. They may be anywhere in this network.
     pub user_trackers: Vec<String>,
     /// How torrents announce.
     pub trackers: TrackersOptions,

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use swarmkeep_bittorrent::{InfoHash, in_words};
 use swarmkeep_content::{
-    ContentRepository, Error as StoreError, NewTorrent, Verified,
+    ContentRepository, Error as StoreError, NewTorrent, PieceBits, Verified,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
 use swarmkeep_metainfo::{Info, Magnet, Metainfo};
@@ -221,7 +221,8 @@ impl Session {
     /// Fetches the metadata of a magnet link from the peers that the link and its trackers list: the info
     /// dictionary (BEP 9) and, for v2, the hashes of the pieces (BEP 52). It waits until such a peer is
     /// found, however long that takes. If it fails, or the future is dropped, the session keeps nothing of
-    /// the torrent. Afterwards the torrent and its peers wait to be [added](Self::add).
+    /// the torrent. Afterwards the torrent and its peers wait to be [added](Self::add), or
+    /// [forgotten](Self::forget).
     ///
     /// # Errors
     /// [`Error::Exists`] if the session has one of its info hashes, [`Error::Torrent`] if it cannot be shared
@@ -269,6 +270,13 @@ impl Session {
         self.state.torrent(info_hash).map(|torrent| Handle { torrent })
     }
 
+    /// Ends a torrent that was [learnt](Self::learn) and will not be [added](Self::add).
+    pub fn forget(&self, info_hash: &InfoHash) {
+        if let Some(torrent) = self.take_learnt(info_hash) {
+            self.state.forget(&torrent);
+        }
+    }
+
     /// Returns a torrent that was learnt to one call of `add` only.
     fn take_learnt(&self, info_hash: &InfoHash) -> Option<Arc<Torrent>> {
         let torrent = self.state.torrent(info_hash)?;
@@ -292,7 +300,11 @@ impl Session {
             ports: [true, false].map(|v4| state.resources.port(v4).unwrap_or(0)),
             key: state.tracker_key,
         };
-        let tiers = config.user_trackers.iter().map(slice::from_ref).chain(tiers.iter().map(Vec::as_slice));
+        // As in qBittorrent: a private torrent is announced to its own trackers alone.
+        let is_private = torrent.ready().is_some_and(|ready| ready.info.is_private());
+        let keeps_its_own = is_private && tiers.iter().any(|tier| !tier.is_empty());
+        let users = if keeps_its_own { &[][..] } else { &config.user_trackers[..] };
+        let tiers = users.iter().map(slice::from_ref).chain(tiers.iter().map(Vec::as_slice));
         let trackers = Trackers::new(tiers, identity, state.announcing.clone(), &config.trackers);
         let (found, mut peers) = mpsc::channel(4);
         let progress = {
@@ -372,6 +384,11 @@ impl Handle {
     /// The progress of the torrent, as a channel that receives each change.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.torrent.progress()
+    }
+
+    /// The pieces that are in the store.
+    pub fn pieces(&self) -> PieceBits {
+        self.torrent.have().0
     }
 
     /// The state of its trackers; for a hybrid, those of its first announced info hash.

@@ -10,7 +10,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use self::seats::SeatEntry;
 use crate::{
     Error,
-    blame::{Blame, FOR_GOOD, Offences},
+    blame::{Ban, Blame, Offences},
     candidates::{self, Candidates, Outcome},
     choker::Choker,
     learning::Learning,
@@ -417,8 +417,15 @@ impl TorrentState {
     /// Whether `endpoint` is banned, and there is another source or it is banned for good. Port 0 is an
     /// unknown port.
     fn refuses(&self, endpoint: SocketAddr) -> bool {
-        let is_source = |entry: &PeerEntry| entry.wanted > 0 && self.offences.ban(entry.endpoint()).is_none();
-        self.offences.ban(endpoint).is_some_and(|ban| ban == FOR_GOOD || self.peers.values().any(is_source))
+        // While a link is learnt, each peer may have its metadata.
+        let is_learnt = self.have.pieces() == 0;
+        let sends = |peer: &Peer| !peer.chokes.load(Relaxed) && !peer.snubs.load(Relaxed);
+        let is_source = |entry: &PeerEntry| {
+            (is_learnt || entry.wanted > 0 && sends(&entry.peer))
+                && self.offences.ban(entry.endpoint()).is_none()
+        };
+        let ban = self.offences.ban(endpoint);
+        ban.is_some_and(|ban| ban == Ban::ForGood || self.peers.values().any(is_source))
     }
 
     fn note_complete(&mut self) {

@@ -31,7 +31,7 @@ fn assert_rejected(fault: Fault) {
     let case = Case::find(fault.case()).expect("a fault names a case of the list");
     let broken = |config: &RepositoryConfig| Broken::new(fault, config);
     // On a busy machine threads may miss each other, so a race gets many tries to find its fault.
-    let tries = env::var("SWARMKEEP_TRIES").map_or(20, |tries| tries.parse().expect("a number"));
+    let tries = env::var("SWARMKEEP_TRIES").map_or(100, |tries| tries.parse().expect("a number"));
     let rejected = (0..tries).any(|_| panic::catch_unwind(AssertUnwindSafe(|| case.run(&broken))).is_err());
     assert!(rejected, "{fault:?} passes {}", case.name);
 }

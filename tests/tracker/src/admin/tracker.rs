@@ -2,6 +2,7 @@
 #![expect(missing_docs, reason = "read by tests only")]
 
 use std::{
+    cell::RefCell,
     net::SocketAddr,
     num::NonZero,
     sync::{
@@ -100,20 +101,23 @@ impl Tracker {
 }
 
 /// A client over UDP, which announces one peer per port.
-pub struct Announcer(Client, ConnectionId);
+pub struct Announcer(RefCell<(Client, ConnectionId)>);
 
 impl Announcer {
     pub fn of(tracker: SocketAddr) -> Self {
-        let (client, id) = Client::of(tracker).connected();
-        Self(client, id)
+        Self(RefCell::new(Client::of(tracker).connected()))
     }
 
     pub fn announce(&self, info_hash: InfoHash, port: u16, left: u64, event: AnnounceEvent) {
+        let (client, id) = &mut *self.0.borrow_mut();
         let peer_id = PeerId::new(*b"-PEERID-not-a-label-");
         let request =
-            AnnounceRequest { left, event, ..AnnounceRequest::new(self.1, info_hash, peer_id, port) };
-        self.0.send(&request.to_vec());
-        self.0.receive();
+            |id| AnnounceRequest { left, event, ..AnnounceRequest::new(id, info_hash, peer_id, port) };
+        if client.try_announce(request(*id)).is_err() {
+            // On a busy machine, the latest announce may be minutes ago.
+            *id = client.connect();
+            client.announce(request(*id));
+        }
     }
 }
 

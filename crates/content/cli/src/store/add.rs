@@ -64,8 +64,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         let (data, store) = (data.display(), args.store.path.display());
         return Err(format!("{data}: --in-place takes up the files in {store}, and copies nothing").into());
     }
-    let torrents = torrents.into_iter().map(read_whole_torrent).collect::<Result<Vec<_>, _>>()?;
-    torrents.iter().try_for_each(|(metainfo, _)| args.many_files.check(metainfo.info()))?;
+    let mut torrents = torrents.into_iter().map(read_whole_torrent).collect::<Result<Vec<_>, _>>()?;
+    let refused = args.many_files.leave_out(&mut torrents);
+    if torrents.is_empty() {
+        return Err(refused.join("\nseedkeep: ").into());
+    }
+    refused.iter().for_each(|refused| eprintln!("seedkeep: {refused}"));
     let found: Vec<_> = torrents
         .iter()
         .map(|(metainfo, _)| data.map(|data| Place::find(metainfo.info(), data).ok_or(data)).transpose())
@@ -74,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         return Err(missing(torrents[0].0.info(), data).into());
     }
     let store = args.store.open(Access::Adding)?;
-    let (mut failed, mut all_right) = (false, true);
+    let (mut failed, mut all_right) = (!refused.is_empty(), true);
     for ((metainfo, torrent), place) in torrents.iter().zip(&found) {
         let info = metainfo.info();
         let added = match place {

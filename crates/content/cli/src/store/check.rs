@@ -184,11 +184,8 @@ impl Findings {
         } else {
             "could not be verified: the store has no torrent file with their hashes"
         };
-        say!(
-            "{name} ({}): {} are marked complete, and {how}",
-            self.info_hash,
-            of_pieces(self.complete, self.pieces)
-        );
+        let complete = of_pieces(self.complete, self.pieces);
+        say!("{name} ({}): {complete} are marked complete, and {how}", self.info_hash);
         say_pieces("wrong", &self.wrong)?;
         say_pieces("not readable", &self.unreadable)?;
         if self.lost > 0 {
@@ -277,8 +274,9 @@ fn salvage(at: &StoreArg, force: bool, why: Box<dyn Error>) -> Result<(OpenStore
     store.damage.insert(0, format!("the root was rewritten, and names {found} that were found"));
     if undecided > 0 {
         let others = counted(undecided as usize, "i-node");
-        let told = "left out without proof by a piece that verifies: torrents may be missing or forged";
-        store.damage.insert(1, format!("it had to choose: {others} {told}"));
+        let told =
+            "no piece that verifies proves that they are not the store's; torrents may be missing or forged";
+        store.damage.insert(1, format!("it had to choose, and left out {others}: {told}"));
     }
     Ok((store, undecided == 0))
 }

@@ -171,13 +171,8 @@ impl Exported {
             eprintln!("seedkeep: {} ({}): {error}", self.name, self.info_hash);
             return Ok(());
         }
-        say!(
-            "{}: {} were written and {} were there, {} in all",
-            self.name,
-            of_pieces(self.written, self.pieces),
-            self.kept,
-            BinaryBytes(self.bytes)
-        );
+        let (written, bytes) = (of_pieces(self.written, self.pieces), BinaryBytes(self.bytes));
+        say!("{}: {written} were written and {} were there, {bytes} in all", self.name, self.kept);
         say_pieces("not in the store", &self.missing)?;
         say_pieces("wrong in the store (see `seedkeep store check`)", &self.wrong)?;
         for file in &self.partial {
@@ -434,9 +429,6 @@ fn at_path(path: &Path) -> impl FnOnce(io::Error) -> Box<dyn Error> {
 }
 
 fn another(path: &Path) -> Box<dyn Error> {
-    format!(
-        "{} is there already, and is not the torrent's: move it away, or export elsewhere",
-        path.display()
-    )
-    .into()
+    let path = path.display();
+    format!("{path} is there already, and is not the torrent's: move it away, or export elsewhere").into()
 }

@@ -77,10 +77,8 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             return Err(format!("{shown}: {error}; give --size to make an image there").into());
         }
         (Ok(there), _) if there.is_dir() => {
-            return Err(format!(
-                "{shown} is a folder, which needs no formatting: `seedkeep store add` begins a store there"
-            )
-            .into());
+            let why = "is a folder, which needs no formatting: `seedkeep store add` begins a store there";
+            return Err(format!("{shown} {why}").into());
         }
         (Ok(_), Some(_)) => {
             return Err(format!("{shown} is there already: --size is for an image that is to be made").into());
@@ -90,10 +88,8 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             let device = Arc::new(FileDevice::open(&args.path, true)?);
             match content_of(&device).map_err(|error| format!("{shown}: {error}"))? {
                 Some(found) if !args.force => {
-                    return Err(format!(
-                        "{shown} holds {found}, which would be lost; --force writes over it"
-                    )
-                    .into());
+                    let why = "which would be lost; --force writes over it";
+                    return Err(format!("{shown} holds {found}, {why}").into());
                 }
                 Some(found) => eprintln!("seedkeep: {shown} held {found}, which is written over"),
                 None => {}
@@ -104,18 +100,12 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let store = BlockStore::open(&args.path, None)?;
     let free = store.statistics().free.unwrap_or(0);
     if args.json {
-        print_json(&serde_json::json!({
-            "block_size": store.block_size(),
-            "blocks": store.blocks(),
-            "free": free,
-        }))?;
+        let (block_size, blocks) = (store.block_size(), store.blocks());
+        print_json(&serde_json::json!({ "block_size": block_size, "blocks": blocks, "free": free }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    say!(
-        "{shown}: an empty store in blocks of {}, with room for {}",
-        BinaryBytes(store.block_size().into()),
-        BinaryBytes(free)
-    );
+    let [blocks, free] = [store.block_size().into(), free].map(BinaryBytes);
+    say!("{shown}: an empty store in blocks of {blocks}, with room for {free}");
     Ok(ExitCode::SUCCESS)
 }
 

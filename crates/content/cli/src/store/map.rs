@@ -61,11 +61,8 @@ struct Layout {
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let store = args.store.open(Access::Reading)?;
     let Kind::Block(block) = &store.kind else {
-        return Err(format!(
-            "{} is a folder of files: the file system says where they are",
-            args.store.path.display()
-        )
-        .into());
+        let path = args.store.path.display();
+        return Err(format!("{path} is a folder of files: the file system says where they are").into());
     };
     let layout = Layout::of(block, &store)?;
     if let Some(path) = &args.svg {
@@ -169,12 +166,8 @@ impl Layout {
             let runs = self.runs.iter().filter(|(_, other)| *other == owner);
             let (count, blocks) =
                 runs.fold((0, 0), |(count, blocks), (run, _)| (count + 1, blocks + run.len()));
-            say!(
-                "  {}  {title}: {} in {}",
-                self.letter(&owner),
-                counted(blocks, "block"),
-                counted(count, "run")
-            );
+            let (blocks, runs) = (counted(blocks, "block"), counted(count, "run"));
+            say!("  {}  {title}: {blocks} in {runs}", self.letter(&owner));
         }
         Ok(())
     }

@@ -455,16 +455,7 @@ impl Filesystem for View {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let unit = u64::from(UNIT);
-        let free = self.statistics.free.unwrap_or(0) / unit;
-        reply.statfs(
-            self.statistics.used / unit + free,
-            free,
-            0,
-            self.nodes.len() as u64,
-            0,
-            UNIT,
-            255,
-            UNIT,
-        );
+        let (used, free) = (self.statistics.used / unit, self.statistics.free.unwrap_or(0) / unit);
+        reply.statfs(used + free, free, 0, self.nodes.len() as u64, 0, UNIT, 255, UNIT);
     }
 }

@@ -140,17 +140,14 @@ impl OpenStore {
             match found.as_deref() {
                 Some([at]) => picked[*at] = true,
                 None => {
-                    return Err(format!(
-                        "no torrent in the store is called {name}; `seedkeep store list` shows all"
-                    )
-                    .into());
+                    let help = "`seedkeep store list` shows all";
+                    return Err(format!("no torrent in the store is called {name}; {help}").into());
                 }
                 Some(found) => {
-                    return Err(format!(
-                        "{} torrents are called {name}: name one by its info hash",
-                        found.len()
-                    )
-                    .into());
+                    let count = found.len();
+                    return Err(
+                        format!("{count} torrents are called {name}: name one by its info hash").into()
+                    );
                 }
             }
         }
@@ -196,11 +193,8 @@ impl OpenStore {
         if let Kind::Block(store) = &self.kind {
             let told =
                 |lost: &&InfoHash| !self.damage.iter().any(|damage| damage.contains(&lost.to_string()));
-            damage.extend(store.report().lost.iter().filter(told).map(|lost| {
-                format!(
-                    "{lost} is lost: nothing is known of it but the name; `seedkeep store remove` forgets it"
-                )
-            }));
+            let why = "is lost: nothing is known of it but the name; `seedkeep store remove` forgets it";
+            damage.extend(store.report().lost.iter().filter(told).map(|lost| format!("{lost} {why}")));
         }
         Ok(damage)
     }

@@ -71,10 +71,8 @@ fn a_file_system_that_is_full_is_named_as_the_cause() {
         told.extend((0..3).map(|_| in_small(folder, &format!("{make}\n{fetch}"))));
         for (code, errors) in told {
             assert_eq!(code, 1, "{errors}");
-            assert!(
-                errors.contains("the store is full") && !errors.contains("nothing has been written"),
-                "{errors}"
-            );
+            let is_told = errors.contains("the store is full");
+            assert!(is_told && !errors.contains("nothing has been written"), "{errors}");
         }
     }
 }

@@ -1,11 +1,6 @@
 //! Other programs read our torrents, and `seedkeep` reads theirs.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::Arc,
-};
+use std::{fs::File, path::Path, process::Command};
 
 use serde_json::Value;
 use swarmkeep_metainfo::Info;
@@ -14,7 +9,7 @@ use swarmkeep_store_tests::{
     tests,
 };
 
-use crate::common::{FORMATS, Folder, done, ended, read, scratch, seedkeep};
+use crate::common::{Ended, FORMATS, Folder, done, ended, read, scratch, seedkeep};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -93,60 +88,49 @@ fn libtorrent_makes_the_same_torrents_and_reads_ours() {
     }
 }
 
-/// Torrents of v1 and hybrids of a folder and of a file, each as the file `made`.
-fn with_v1(folder: &Path, formats: &[&str], mut look: impl FnMut(Arc<Info>)) {
-    for path in ["some", "some/a.b"] {
-        for format in formats {
-            let options = "--force -o made --private --tracker udp://t.example:1 --comment words";
-            done(folder, &format!("create {path} {format} {options}"));
-            look(read(&folder.join("made")).into_info());
+/// A program prints what is expected of torrents of v1, and of hybrids if it reads one that libtorrent made.
+fn reads_ours(command: &[&str], reads: impl Fn(&Ended) -> bool, expected: impl Fn(&Info) -> String) {
+    let folder: &Path = &Folder(scratch());
+    let show =
+        |path: &Path| ended(Command::new(command[0]).args(&command[1..]).arg(path).current_dir(folder));
+    let hybrid = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torrents/some-hybrid.torrent");
+    let formats = if reads(&show(&hybrid)) { &["--v1", "--hybrid"][..] } else { &["--v1"] };
+    for (path, format) in
+        ["some", "some/a.b"].iter().flat_map(|path| formats.iter().map(move |it| (path, it)))
+    {
+        let options = "--force -o made --private --tracker udp://t.example:1 --comment words";
+        done(folder, &format!("create {path} {format} {options}"));
+        let shown = show(Path::new("made"));
+        assert_eq!(shown.code, 0, "{}", shown.errors);
+        for expected in expected(read(&folder.join("made")).info()).split('|') {
+            assert!(shown.out.contains(expected), "{expected}: {}", shown.out);
         }
     }
 }
 
-/// A hybrid that libtorrent made.
-fn some_hybrid() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torrents/some-hybrid.torrent")
-}
-
 fn transmission_reads_ours() {
-    let folder: &Path = &Folder(scratch());
-    let show = |path: &Path| ended(Command::new("transmission-show").arg(path).current_dir(folder));
     // Transmission 3.00 reads no hybrids.
-    let formats = if show(&some_hybrid()).code == 0 { &["--v1", "--hybrid"][..] } else { &["--v1"] };
-    with_v1(folder, formats, |info| {
-        let read = show(Path::new("made"));
-        assert_eq!(read.code, 0, "{}", read.errors);
-        for expected in [
-            &format!("Hash: {}", info.info_hash()),
-            &format!("Piece Count: {}", info.piece_count()),
-            "Privacy: Private",
-            "udp://t.example:1",
-            "Comment: words",
-        ] {
-            assert!(read.out.contains(expected), "{expected}: {}", read.out);
-        }
-    });
+    reads_ours(
+        &["transmission-show"],
+        |shown| shown.code == 0,
+        |info| {
+            let (hash, pieces) = (info.info_hash(), info.piece_count());
+            format!("Hash: {hash}|Piece Count: {pieces}|Privacy: Private|udp://t.example:1|Comment: words")
+        },
+    );
 }
 
 fn aria2_reads_ours() {
-    let folder: &Path = &Folder(scratch());
-    let show = |path: &Path| ended(Command::new("aria2c").arg("--show-files").arg(path).current_dir(folder));
     // aria2 1.36 takes every hybrid for another torrent.
-    let hybrid = show(&some_hybrid()).out.contains("Info Hash: 6913a13f298073ff086a8163eef06f8964f00dda");
-    let formats = if hybrid { &["--v1", "--hybrid"][..] } else { &["--v1"] };
-    with_v1(folder, formats, |info| {
-        let read = show(Path::new("made"));
-        assert_eq!(read.code, 0, "{}", read.errors);
-        for expected in [
-            format!("Info Hash: {}", info.info_hash()),
-            format!("The Number of Pieces: {}", info.piece_count()),
-            "udp://t.example:1".to_owned(),
-            format!("Name: {}", info.name()),
-        ] {
-            assert!(read.out.contains(&expected), "{expected}: {}", read.out);
-        }
-    });
+    let hash = "Info Hash: 6913a13f298073ff086a8163eef06f8964f00dda";
+    reads_ours(
+        &["aria2c", "--show-files"],
+        |shown| shown.out.contains(hash),
+        |info| {
+            let (hash, pieces, name) = (info.info_hash(), info.piece_count(), info.name());
+            format!("Info Hash: {hash}|The Number of Pieces: {pieces}|udp://t.example:1|Name: {name}")
+        },
+    );
 }
 
 fn devices_of_real_programs_are_named_and_not_formatted() {

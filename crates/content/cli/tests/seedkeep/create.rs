@@ -109,10 +109,8 @@ fn options_stand_in_the_torrent_and_the_magnet_link_is_printed() {
     let words = "create some/a.b --tracker udp://a.example:1,http://b.example/announce --tracker https://c.example/x?y=z --private --source S --magnet";
     let told = done(folder, words).out;
     let metainfo = read(&folder.join("a.b.torrent"));
-    assert_eq!(
-        metainfo.tiers(),
-        [vec!["udp://a.example:1", "http://b.example/announce"], vec!["https://c.example/x?y=z"]]
-    );
+    let tiers = [vec!["udp://a.example:1", "http://b.example/announce"], vec!["https://c.example/x?y=z"]];
+    assert_eq!(metainfo.tiers(), tiers);
     let info = metainfo.info();
     assert!(info.is_private());
     assert_eq!((info.files().count(), info.files().get(0).unwrap().path()), (1, vec!["a.b"]));

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     fs,
-    io::{BufRead, BufReader, Read as _, Write as _},
+    io::{self, BufRead, BufReader, Read as _, Write as _},
     iter,
     net::TcpListener,
     os::unix::ffi::OsStrExt as _,
@@ -82,13 +82,16 @@ impl Drop for Seeder {
     }
 }
 
-/// All events of a program that is interrupted after a certain event, and its exit code.
+/// All events of a program that is interrupted after a certain event, its exit code, and its stderr.
 pub(crate) fn interrupted(
     folder: &Path,
     line: &str,
     when: impl Fn(&Value) -> bool,
-) -> (Vec<Value>, Option<i32>) {
-    let mut child = seedkeep(folder, line).stdout(Stdio::piped()).spawn().unwrap();
+) -> (Vec<Value>, Option<i32>, String) {
+    let mut command = seedkeep(folder, line);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let errors = child.stderr.take().unwrap();
+    let said = thread::spawn(|| io::read_to_string(errors).unwrap());
     let began = Instant::now();
     let (mut told, mut asked) = (Vec::new(), false);
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
@@ -102,7 +105,7 @@ pub(crate) fn interrupted(
     }
     let code = child.wait().unwrap().code();
     assert!(asked, "{told:?}");
-    (told, code)
+    (told, code, said.join().unwrap())
 }
 
 /// Is true from the `nth` event of a kind on.
@@ -215,7 +218,7 @@ fn right_pieces_of_files_are_seeded_and_nothing_is_fetched_into_them() {
     assert_eq!(last(&done(at, &line))["left"], 0);
     drop(part);
     let line = format!("seed data.torrent some --listen 127.0.0.1:0 --peer {} --json", whole.1);
-    let (told, code) = interrupted(at, &line, after(5, "progress"));
+    let (told, code, _) = interrupted(at, &line, after(5, "progress"));
     assert!(told.iter().any(|told| told["event"] == "peer" && told["connected"] == true), "{told:?}");
     let stopped = &told.last().unwrap()["torrents"][0];
     assert_eq!((code, &stopped["downloaded"], &stopped["complete"]), (Some(0), &0.into(), &319.into()));
@@ -231,7 +234,7 @@ fn a_store_in_the_current_folder_seeds_its_own_torrents_and_fetches_the_rest() {
     assert_eq!(interrupted(&at.join("files"), &line, some).1, Some(3));
     let line = format!("seed ../data.torrent --listen 127.0.0.1:0 --peer {} --json", whole.1);
     let all = |told: &Value| told["torrents"][0]["complete"] == 512;
-    let (told, code) = interrupted(&at.join("files"), &line, all);
+    let (told, code, _) = interrupted(&at.join("files"), &line, all);
     assert_eq!(code, Some(0));
     assert!(told.iter().all(|told| told["event"] != "verified"), "{told:?}");
 }
@@ -332,7 +335,7 @@ fn a_torrent_that_cannot_be_seeded_ends_no_other() {
     done(at, "create gone");
     fs::remove_file(at.join("gone")).unwrap();
     let line = "seed gone.torrent data.torrent --listen 127.0.0.1:0 --json";
-    let (told, code) = interrupted(at, line, |told| told["event"] == "progress");
+    let (told, code, _) = interrupted(at, line, |told| told["event"] == "progress");
     let stopped = told.last().unwrap()["torrents"].as_array().unwrap();
     assert_eq!((code, stopped.len(), &stopped[0]["complete"]), (Some(1), 1, &512.into()));
 }
@@ -391,35 +394,19 @@ fn results_of_trackers_and_named_peers_are_reported_once() {
     done(at, "create data -o none.torrent");
     let line = "fetch t.torrent --store memory: --listen 127.0.0.1:0 --peer 127.0.0.1:9";
     let is = |told: &Value, event: &str| told["event"] == event;
-    let (told, code) = interrupted(at, &format!("{line} --json"), after(5, "progress"));
+    let (told, code, said) = interrupted(at, &format!("{line} --json"), after(5, "progress"));
     assert_eq!(code, Some(3));
     let of = |event: &str| told.iter().filter(|told| is(told, event)).collect::<Vec<_>>();
     let trackers: BTreeMap<_, _> =
         of("tracker").into_iter().map(|told| (told["url"].as_str().unwrap(), told)).collect();
     assert_eq!((trackers.len(), of("tracker").len()), (3, 3), "{told:?}");
-    assert!(
-        trackers[dead]["error"].as_str().unwrap().contains("refused") && trackers[dead]["again"].is_u64()
-    );
+    let dead_is = trackers[dead];
+    assert!(dead_is["error"].as_str().unwrap().contains("refused") && dead_is["again"].is_u64());
     assert_eq!(trackers[&*refuses]["error"], "refused: no such luck");
     assert_eq!((&trackers[&*answers]["seeders"], &trackers[&*answers]["leechers"]), (&3.into(), &1.into()));
     let [peer] = of("peer")[..] else { panic!("{told:?}") };
-    assert!(
-        peer["address"] == "127.0.0.1:9" && peer["error"].as_str().unwrap().contains("refused"),
-        "{peer}"
-    );
-
-    let words = |line: &str, until: &[&str]| {
-        let mut child = seedkeep(at, line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let (mut lines, mut said) = (BufReader::new(child.stderr.take().unwrap()), String::new());
-        while !until.iter().all(|text| said.contains(text)) {
-            assert_ne!(lines.read_line(&mut said).unwrap(), 0, "{said}");
-        }
-        kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
-        lines.read_to_string(&mut said).unwrap();
-        child.wait().unwrap();
-        said
-    };
-    let said = words(line, &[dead, &refuses, &answers, "; called again in "]);
+    let error = peer["error"].as_str().unwrap();
+    assert!(peer["address"] == "127.0.0.1:9" && error.contains("refused"), "{peer}");
     for (url, result) in
         [(dead, "refused"), (&refuses, "refused: no such luck"), (&answers, "3 seeders, 1 leecher")]
     {
@@ -428,7 +415,8 @@ fn results_of_trackers_and_named_peers_are_reported_once() {
         assert_eq!(lines[0].contains("; tried again in "), url != answers, "{said}");
     }
     assert!(said.contains("data: peer 127.0.0.1:9: ") && said.contains("; called again in "), "{said}");
-    let said = words("fetch none.torrent --store memory: --listen 127.0.0.1:0", &["--peer is given"]);
+    let line = "fetch none.torrent --store memory: --listen 127.0.0.1:0 --json";
+    let (.., said) = interrupted(at, line, after(1, "tracker"));
     assert!(said.contains("data: it names no tracker, and no --peer is given"), "{said}");
 }
 
@@ -441,7 +429,7 @@ fn a_fetch_that_is_interrupted_says_so_and_goes_on_where_it_was() {
         format!("fetch data.torrent --store image --listen 127.0.0.1:0 --peer {at} --json {more}")
     };
     let some = |told: &Value| told["torrents"][0]["complete"].as_u64() >= Some(64);
-    let (told, code) = interrupted(folder, &line("--down 2MiB"), some);
+    let (told, code, _) = interrupted(folder, &line("--down 2MiB"), some);
     assert_eq!(code, Some(3));
     let stopped = told.last().unwrap();
     assert_eq!(stopped["event"], "stopped");
@@ -491,7 +479,7 @@ fn no_torrent_waits_for_a_link_without_peers() {
         let torrents = told["torrents"].as_array().into_iter().flatten();
         torrents.filter_map(|torrent| torrent["left"].as_u64()).collect()
     };
-    let (told, code) = interrupted(folder, &line, |told| lefts(told) == [0, 0]);
+    let (told, code, _) = interrupted(folder, &line, |told| lefts(told) == [0, 0]);
     assert_eq!(code, Some(3), "there is one that is not complete");
     assert_eq!(told.last().unwrap()["event"], "stopped");
     let links = told.iter().rfind(|told| told["event"] == "learning").unwrap()["torrents"].clone();
@@ -527,16 +515,40 @@ fn a_torrent_of_too_many_files_is_refused_before_anything_is_made() {
     fs::write(at.join("many.torrent"), torrent).unwrap();
     ["many", "store"].into_iter().for_each(|folder| fs::create_dir(at.join(folder)).unwrap());
     fs::write(at.join("many/0"), "x").unwrap();
+    // Of v2, without the hashes of its first file.
+    let mut lacking = b"d4:infod9:file tree".to_vec();
+    (0..100_005).for_each(|n| {
+        let file =
+            if n == 0 { format!("i32768e11:pieces root32:{}", "x".repeat(32)) } else { "i0e".to_owned() };
+        write!(lacking, "{}6:{n:06}d0:d6:length{file}ee", if n == 0 { "d" } else { "" }).unwrap();
+    });
+    lacking.extend(b"e12:meta versioni2e4:name4:many12:piece lengthi16384eee");
+    fs::write(at.join("lacking.torrent"), lacking).unwrap();
     let said = "many: it has 100005 files; more than 100,000 are only taken with --many-files";
-    for line in ["fetch many.torrent --store store", "store add store many.torrent", "seed many.torrent"] {
-        refused(at, line, said);
+    for line in ["fetch many", "fetch lacking", "store add store many", "seed many"] {
+        let store = if line.starts_with("fetch") { " --store store" } else { "" };
+        refused(at, &format!("{line}.torrent{store}"), said);
     }
     assert_eq!(fs::read_dir(at.join("store")).unwrap().count(), 0, "nothing is made");
     let (seeder, _) = Seeder::of(at, "many.torrent --many-files");
     let link = Magnet::from(&read(&at.join("many.torrent")));
-    let line = format!("fetch {link} --store store --seed --listen 127.0.0.1:0 --peer {}", seeder.1);
-    refused(at, &line, said);
-    assert!(!at.join("store/many").exists());
+    // Others go on.
+    fs::write(at.join("one"), "x").unwrap();
+    done(at, "create one");
+    let one = "one.torrent --listen 127.0.0.1:0 --json";
+    let line = format!("fetch {link} --store store {one} --peer {}", seeder.1);
+    let forgotten = || {
+        seeder.2.try_iter().for_each(drop);
+        (0..30).any(|_| seeder.told("progress")["torrents"][0]["peers"] == 0)
+    };
+    let (_, code, errors) = interrupted(at, &line, |told| told["event"] == "error" && forgotten());
+    assert!(code == Some(1) && !at.join("store/many").exists() && errors.contains(said), "{errors}");
+    let (told, code, errors) = interrupted(at, &format!("seed many.torrent {one}"), after(1, "progress"));
+    let seeded = &told.last().unwrap()["torrents"][0]["name"];
+    assert!(code == Some(1) && errors.contains(said) && seeded == "one", "{told:?}");
+    let added = refused(at, "store add store many.torrent one.torrent one", said);
+    assert!(added.out.starts_with("one: 1 of 1 piece, "), "{}", added.out);
+    assert_eq!(last(&refused(at, &format!("fetch --store store many.torrent {one}"), said))["left"], 0);
     done(at, "store format image --size 64MiB");
     done(at, "store add image many.torrent --many-files");
 }

@@ -316,6 +316,36 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_peer_with_wrong_bytes_goes_once_another_may_have_metadata_or_sends_missing_pieces() {
+        for is_learnt in [true, false] {
+            let torrent = if is_learnt { torrent() } else { crate::torrent::pieces::tests::torrent(None) };
+            let seats = callers(&torrent, (0..2).map(|n| ip(0, n)), Instant::now());
+            let join = |n: u8, id| torrent.join(&seats[usize::from(n)], SocketAddr::new(ip(0, n), 1), id);
+            let [liar, other] = [0, 1].map(|n| {
+                let peer = join(n, PeerId::new([n + 2; 20])).unwrap();
+                torrent.peer_has(&peer, [0]);
+                peer
+            });
+            let blamed = || {
+                torrent.state.lock().blame(liar.address, Some(0));
+                seats[0].stop.is_cancelled()
+            };
+            if !is_learnt {
+                assert!(!blamed(), "the other chokes");
+                other.chokes.store(false, Relaxed);
+                other.snubs.store(true, Relaxed);
+                assert!(!blamed(), "and sends no requested block");
+                other.snubs.store(false, Relaxed);
+            }
+            assert!(blamed() && !seats[1].stop.is_cancelled());
+            torrent.leave(&liar);
+            assert_eq!(join(0, PeerId::new([4; 20])).err(), Some(LIED));
+            torrent.leave(&other);
+            assert!(join(0, PeerId::new([4; 20])).is_ok(), "it is the only source");
+        }
+    }
+
+    #[tokio::test]
     async fn a_crowded_network_takes_no_seat_from_outgoing_connections() {
         let (torrent, now) = (torrent(), Instant::now());
         let calls = own(&torrent, [ip(1, 1); 8].into_iter(), now);

@@ -8,7 +8,6 @@ use std::{
 };
 
 use swarmkeep_bittorrent::PeerId;
-use swarmkeep_content::PieceBits;
 
 use super::{PeerPieces, Progress, Torrent};
 
@@ -67,17 +66,14 @@ pub struct Status {
     pub back: u32,
     /// Bytes of pieces that are not in the store.
     pub left: u64,
-    /// The complete pieces: a digit for each of 64 parts of the torrent, or for each piece if it has fewer. 0
-    /// is none of a part, 9 all, and 1 to 8 are eighths in between.
-    pub have: String,
     /// Whether they are fetched: the store takes them.
     pub fetches: bool,
     /// The connected peers.
     pub peers: Vec<PeerStatus>,
-    /// Addresses that were not reached at the latest attempt.
+    /// Addresses that are not connected to, and were not reached at the latest attempt.
     pub unreached: Vec<UnreachedPeer>,
-    /// Per address (IPv6: network of 64 bits) that sent wrong bytes: the latest endpoint, and how far it is
-    /// banned, in words.
+    /// The endpoints that sent wrong bytes, at most five per address (IPv6: network of 64 bits), and how far
+    /// each is banned, in words.
     pub banned: Vec<(SocketAddr, String)>,
 }
 
@@ -116,7 +112,10 @@ impl Torrent {
         let (left, progress) = (self.left(), self.progress.borrow().clone());
         let fetches = self.is_fetched() && progress.failed.is_none();
         let (state, now) = (self.state.lock(), Instant::now());
-        let unreached = state.candidates.unreached().map(|(address, named, error, next)| UnreachedPeer {
+        let connected: BTreeSet<_> =
+            state.peers.values().flat_map(|entry| [entry.peer.address, entry.endpoint()]).collect();
+        let unreached = state.candidates.unreached().filter(|(address, ..)| !connected.contains(address));
+        let unreached = unreached.map(|(address, named, error, next)| UnreachedPeer {
             address,
             named,
             error: error.to_owned(),
@@ -144,53 +143,10 @@ impl Torrent {
             lost: state.lost,
             back: state.back,
             left,
-            have: levels(&state.have),
             fetches,
             peers: peers.collect(),
             unreached,
             banned: state.offences.in_words().collect(),
         }
-    }
-}
-
-/// The digits of [`Status::have`].
-fn levels(have: &PieceBits) -> String {
-    let pieces = u64::from(have.pieces());
-    let cells = pieces.min(64);
-    let mut counts = vec![0; cells as usize];
-    have.iter().for_each(|piece| counts[(u64::from(piece) * cells / pieces) as usize] += 1);
-    let level = |(cell, count): (u64, u64)| {
-        // The number of pieces of this cell.
-        let size = ((cell + 1) * pieces).div_ceil(cells) - (cell * pieces).div_ceil(cells);
-        match count {
-            0 => '0',
-            count if count == size => '9',
-            count => char::from(b'1' + (count * 8 / size) as u8),
-        }
-    };
-    (0..).zip(counts).map(level).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_tell_none_some_and_all_of_each_part() {
-        let of = |pieces, have: &[u32]| {
-            let mut bits = PieceBits::none(pieces);
-            have.iter().for_each(|&piece| _ = bits.insert(piece));
-            levels(&bits)
-        };
-        assert_eq!(of(0, &[]), "");
-        assert_eq!(of(3, &[1]), "090");
-        for pieces in [63, 64, 65, 100, 127, 128, 1000] {
-            let all: Vec<_> = (0..pieces).collect();
-            assert_eq!(of(pieces, &all), "9".repeat(pieces.min(64) as usize), "{pieces}");
-            assert_eq!(of(pieces, &[]), "0".repeat(pieces.min(64) as usize), "{pieces}");
-        }
-        // Ten pieces per part.
-        let some = of(640, &[0, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 25, 26, 27, 28]);
-        assert_eq!(&some[..5], "15800");
     }
 }

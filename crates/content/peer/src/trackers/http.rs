@@ -131,7 +131,7 @@ impl HttpClient {
         loop {
             let (head, body) = self.get(&url, at, asked, ends).await?;
             let location = head.headers.get(LOCATION).filter(|_| is_redirect(head.status));
-            let Some(location) = location else { return answer(head.status, &head.headers, &body) };
+            let Some(location) = location else { return answer(head.status, &head.headers, body) };
             redirects += 1;
             if redirects > MOST_REDIRECTS {
                 return Err(TrackerError::Redirects(MOST_REDIRECTS));
@@ -216,8 +216,7 @@ impl HttpClient {
         if sender.ready().await.is_ok() {
             server.keep(sender);
         }
-        let body = unpacked(head.headers.get(CONTENT_ENCODING), body.to_bytes())?;
-        Ok((head, body))
+        Ok((head, body.to_bytes()))
     }
 
     fn request(&self, url: &TrackerUrl) -> Result<Request<Empty<Bytes>>, hyper::http::Error> {
@@ -282,13 +281,11 @@ impl Server {
     }
 }
 
-/// The body of an answer. gzip was not requested, but some trackers send it; libtorrent takes it with one of
-/// these headers.
+/// The body of an answer. gzip was not requested, but some trackers send it. As libtorrent does: a body with
+/// one of these headers is unpacked, and any other is taken as it is.
 fn unpacked(encoding: Option<&HeaderValue>, body: Bytes) -> Result<Bytes, TrackerError> {
-    let encoding = encoding.map_or(&b"identity"[..], HeaderValue::as_bytes);
-    match encoding {
-        b"identity" => Ok(body),
-        b"gzip" | b"x-gzip" => {
+    match encoding.map(HeaderValue::as_bytes) {
+        Some(b"gzip" | b"x-gzip") => {
             let mut plain = Vec::new();
             let read = GzDecoder::new(&body[..]).take(LONGEST_UNPACKED as u64 + 1).read_to_end(&mut plain);
             match read.map_err(|error| TrackerError::Encoding(format!("gzip: {}", in_words(&error))))? {
@@ -296,7 +293,7 @@ fn unpacked(encoding: Option<&HeaderValue>, body: Bytes) -> Result<Bytes, Tracke
                 _ => Ok(plain.into()),
             }
         }
-        _ => Err(TrackerError::Encoding(readable(encoding))),
+        _ => Ok(body),
     }
 }
 
@@ -340,10 +337,14 @@ fn with_query(url: &TrackerUrl, announce: &Announce<'_>) -> TrackerUrl {
 }
 
 /// Reads an answer that is no redirect.
-fn answer(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Answer, TrackerError> {
+fn answer(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Result<Answer, TrackerError> {
+    let body = match unpacked(headers.get(CONTENT_ENCODING), body) {
+        Err(_) if !status.is_success() => Bytes::new(),
+        unpacked => unpacked?,
+    };
     let number = |name: HeaderName| headers.get(name)?.to_str().ok()?.trim().parse::<u64>().ok();
     let retry = number(RETRY_AFTER).map(Duration::from_secs);
-    let response = match AnnounceResponse::parse(body) {
+    let response = match AnnounceResponse::parse(&body) {
         Ok(Err(failure)) => {
             let told = failure.retry_in.map(|retry_in| match retry_in {
                 RetryIn::Minutes(minutes) => Retry::After(Duration::from_secs(60 * u64::from(minutes))),

@@ -258,7 +258,8 @@ async fn a_peer_that_sends_wrong_bytes_is_found_among_others_and_banned() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_only_source_is_asked_for_other_pieces_until_five_are_wrong_and_a_peer_beside_it_for_all() {
     let empty = store([]);
-    let why = "sent wrong bytes of piece 5: asked for other bytes, and only if there is no other source";
+    let why =
+        "sent wrong bytes of piece 5: it is banned, and asked for other pieces only without another source";
     let (fetcher, fetches) = session(48, &empty).await;
     let banned = || fetches.status().banned;
     fetches.found([seeds(11, 1, 5..6).await]);

@@ -185,8 +185,9 @@ async fn an_answer_may_take_only_so_long_wherever_it_is_slow() {
 #[tokio::test]
 async fn a_redirect_is_followed_with_its_own_query_but_not_for_ever() {
     let good = Http::saying(GOOD).await;
-    let to = format!("Location: http://{}/there/announce?x=1\r\n", good.at);
-    let from = Http::new(move |_, _| Reply::Keep(with("302 Found", &to, b"gone"))).await;
+    // Some servers name an encoding that their empty body does not have.
+    let to = format!("{GZIP}Location: http://{}/there/announce?x=1\r\n", good.at);
+    let from = Http::new(move |_, _| Reply::Keep(with("302 Found", &to, b""))).await;
     let torrent = Announcer::one(&from.url(), &client(), &seldom());
     assert!(torrent.settled().await.is_started);
     assert_eq!(good.requests(), ["/there/announce?x=1"]);
@@ -233,6 +234,7 @@ async fn a_refusal_is_reported_in_the_trackers_words_and_its_retry_time_is_kept(
         (b"d14:failure reason4:gone8:retry ini99999999ee", "200 OK", "refused: gone", Some(86_000..86_401)),
         (b"d14:failure reason6:a\x1b[2Jbe", "404 Not Found", "refused: a [2Jb", Some(0..1)),
         (b"<html>", "503 Service Unavailable\r\nRetry-After: 120", "HTTP status 503", Some(110..121)),
+        (b"", "503 No\r\nRetry-After: 120\r\nContent-Encoding: gzip", "HTTP status 503", Some(110..121)),
         (b"<html>", "500 Oh", "HTTP status 500", Some(0..1)),
     ] {
         let reply = move |_: &str, _| Reply::Keep(with(status, "", body));
@@ -276,6 +278,7 @@ async fn answers_of_small_trackers_are_taken() {
         (ok(b"d8:intervali-1e5:peers0:e"), 1800),
         (ok(b"de"), 1800),
         (with("200 OK", GZIP, &gzip(GOOD)), 1800),
+        (with("200 OK", "Content-Encoding: utf-8\r\n", GOOD), 1800),
         (with("200 OK", &many, GOOD), 1800),
     ] {
         let tracker = Http::new(move |_, _| Reply::Keep(answer.clone())).await;
@@ -295,10 +298,7 @@ async fn invalid_answers_are_failures() {
         (with("200 OK", GZIP, &gzip(&[0; 2 << 20])), "an answer of more than 1048576 bytes"),
         (ok(&b"l".repeat(100_000)), "not an answer to an announce: not bencoded: too many"),
         (with("200 OK", GZIP, b"\x1f\x8b"), "an answer with an encoding that cannot be read: gzip: "),
-        (
-            with("200 OK", "Content-Encoding: br\r\n", b""),
-            "an answer with an encoding that cannot be read: br",
-        ),
+        (with("200 OK", "Content-Encoding: br\r\n", b"\x1b"), "not an answer to an announce: not bencoded"),
         (with("302 Found", "", b""), "HTTP status 302"),
         (b"SSH-2.0-OpenSSH\r\n".to_vec(), "127.0.0.1:"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort".to_vec(), "127.0.0.1:"),

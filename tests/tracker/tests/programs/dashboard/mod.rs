@@ -279,7 +279,7 @@ fn snapshots_that_fail_are_shown_until_one_succeeds() {
     let tracker = Tracker::keeping(&state);
     let browser = open(&tracker, READ);
     let row = "[...document.querySelectorAll('#tracker tr')].find(row => row.cells[0].innerText === 'Latest snapshot')";
-    browser.wait("how old the latest is", &format!("return {row}?.cells[1].innerText.endsWith(' s ago')"));
+    browser.wait("how old the latest is", &format!("return {row}?.cells[1].innerText.endsWith(' ago')"));
     assert_eq!(browser.run("return document.getElementById('unkept').checkVisibility()"), false);
     disk.refuse(0, usize::MAX, Refusal::Full);
     for _ in 0..2 {

@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Stdio},
+    thread,
     time::SystemTime,
 };
 
@@ -88,6 +89,8 @@ fn any_number_of_torrents_is_seeded_and_added_with_the_usual_limit_of_descriptor
     let mut seed = seed.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(seed.stderr.take().unwrap()).lines().map(Result::unwrap);
     let peer = lines.find_map(|line| line.strip_prefix("Peers can call at ").map(str::to_owned)).unwrap();
+    // It prints a line per torrent: more than a pipe holds.
+    thread::spawn(move || lines.for_each(drop));
     let fetch = format!("fetch 00000.torrent --store memory: --listen 127.0.0.1:0 --peer {peer} --json");
     assert_eq!(last(&done(at, &fetch))["left"], 0);
     kill(Pid::from_raw(seed.id() as i32), Signal::SIGINT).unwrap();

@@ -40,10 +40,8 @@ fn an_image_that_is_moved_without_its_folder_says_so_and_is_verified_once_its_to
         assert!(words.starts_with("stats") || out.starts_with(&told), "{words}: {out}");
     }
     let (code, checked) = json(folder, "check @/moved/image --json");
-    assert_eq!(
-        (code, &checked["ok"], &checked["torrents"][0]["verified"]),
-        (3, &false.into(), &false.into())
-    );
+    let verified = &checked["torrents"][0]["verified"];
+    assert_eq!((code, &checked["ok"], verified), (3, &false.into(), &false.into()));
     let (_, listed) = json(folder, "list @/moved/image --json");
     assert_eq!((&listed[1]["name"], &listed[1]["torrent_file"]), (&"some".into(), &false.into()));
     assert_eq!(json(folder, "list @/moved/image --torrents @/torrents --json").1[1]["torrent_file"], true);
