@@ -26,10 +26,11 @@ use std::{
     time::Duration,
 };
 
+use nix::ifaddrs::getifaddrs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep::{Restored, bittorrent::in_words};
 use swarmkeep_state::{Directory, Pace, State};
-use swarmkeep_tracker::{Bound, Config, Server};
+use swarmkeep_tracker::{Bound, Config, LocalPeers, ON_A_LAN, Reach, Server};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::timeout,
@@ -161,6 +162,13 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let most = sizes.limits().bytes;
     config.store_limit = most.map(|most| most as u64);
 
+    let listening = config.udp.iter().chain(&config.http).chain(&config.https);
+    if config.rules.local_peers == LocalPeers::Near
+        && listening.clone().any(|address| address.ip().is_unspecified())
+        && has_private_addresses_alone()
+    {
+        warn!("this machine has private addresses alone, and refuses peers at such: {ON_A_LAN}");
+    }
     allow_all_files_that_may_be();
     let bound = Bound::open(&config, sockets)?;
     // Frees the lists of the settings.
@@ -316,6 +324,18 @@ fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error
         warn!("this store keeps download counts in snapshots only");
     }
     Ok(())
+}
+
+/// Whether the machine has addresses besides its own loopback ones, and all are private.
+fn has_private_addresses_alone() -> bool {
+    let interfaces = getifaddrs().into_iter().flatten();
+    let ips = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
+    });
+    let reached: Vec<_> = ips.filter_map(Reach::of_peer).filter(|reach| *reach != Reach::Loopback).collect();
+    !reached.is_empty() && reached.iter().all(|reach| *reach == Reach::Private)
 }
 
 /// Raises the limit of open files, by default 1,024 on most systems: each HTTP connection is one.

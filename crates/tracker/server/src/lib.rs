@@ -61,7 +61,7 @@ pub use metrics::{
     Counts, Kind, Metrics, ProtocolCounts, Reason, SharedStore, SweepCounts, Threads, Times, XdpStatus,
 };
 pub use rate::RateLimiter;
-pub use rules::{LiveRules, Rules, WhenUnavailable};
+pub use rules::{LiveRules, ON_A_LAN, Rules, WhenUnavailable};
 pub use server::{Bound, Server, Sockets};
 pub use tls::{HandshakeCounts, Tls};
 pub use tokens::{Scope, Token, TokenError};

@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     net::IpAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, Once, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
 };
@@ -13,6 +13,7 @@ use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
 use swarmkeep_tracker_protocol::{LONGEST_PASSKEY, http::Escaped};
+use tracing::warn;
 
 use crate::{
     AccessList, LocalPeers, NetworkList, PasskeyList, ProxyHeader, RateLimiter, Reach, refusal::Refusal,
@@ -161,10 +162,20 @@ impl Rules {
         if port == 0 {
             return Err(Refusal::Field(bittorrent::Error::PortZero));
         }
-        let ip = self.local_peers.listed(ip, listener).ok_or(Refusal::Address)?;
+        let ip = self.local_peers.listed(ip, listener).ok_or_else(|| {
+            static FIRST: Once = Once::new();
+            FIRST.call_once(|| {
+                warn!("a peer at a private or loopback address was refused, as all such are: {ON_A_LAN}")
+            });
+            Refusal::Address
+        })?;
         Endpoint::new(ip, port).map_err(Refusal::Field)
     }
 }
+
+/// The advice for networks of one's own.
+pub const ON_A_LAN: &str =
+    "for peers in your own network set local-peers to `take`, or listen on an address of that network";
 
 impl Default for Rules {
     fn default() -> Self {

@@ -22,7 +22,7 @@ use swarmkeep_tests::{
     admin::client::get_with,
     http,
     https::{self, CertificateAuthority},
-    udp::Client,
+    udp::{Client, announce},
 };
 
 #[test]
@@ -328,6 +328,21 @@ fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_the_reaso
     let (code, message) = check(&target);
     assert!(code == Some(1) && message.ends_with(": not today\n"), "{message}");
     answered.join().expect("it does not panic");
+}
+
+#[test]
+fn the_first_refused_peer_of_a_local_network_is_a_warning_for_the_operator() {
+    let mut serve = start(&["--udp=0.0.0.0:0"]);
+    let port = serve.addresses()[0][0].port();
+    let mut client = Client::of(([127, 0, 0, 1], port).into());
+    for _ in 0..3 {
+        let id = client.connect();
+        client.refusal(announce(id));
+    }
+    let warning = "WARN a peer at a private or loopback address was refused";
+    serve.printed_until(warning.trim_start_matches("WARN "));
+    let (code, _) = serve.stop("TERM");
+    assert_eq!(code, Some(0));
 }
 
 /// A server that gives every request this answer, or its bytes one by one for ever.
