@@ -31,7 +31,8 @@ use tokio_rustls::rustls::{
 pub(crate) struct Args {
     /// The tracker, such as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or its admin address,
     /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200, and an
-    /// announce must not fail: without a query it is of a random torrent, which a tracker with a list refuses.
+    /// announce must not fail: without a query it is of a random torrent, which a tracker with a list
+    /// refuses.
     target: CheckTarget,
 
     /// PEM file with the certificate authority of https:// targets. Default: the authorities that the system

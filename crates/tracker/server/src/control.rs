@@ -21,8 +21,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Reads a list of its rules again if the file has changed, while the tracker runs. After an error the old
-    /// list stays.
+    /// Reads a list of its rules again if the file has changed, while the tracker runs. After an error the
+    /// old list stays.
     ///
     /// # Errors
     /// As [`ListFormat::read`]. The error is also logged.

@@ -23,9 +23,9 @@ use crate::block::Block;
 ///
 /// Each address has a bucket that holds `burst` tokens and gets `rate` new tokens per second. A request takes
 /// one token, or several for more work, and is refused if there are fewer. A refused request costs nothing:
-/// asking too often does not make the wait longer. In any t seconds, at most `burst` + `rate` × t tokens of an
-/// address are taken, exactly, unless its bucket is [forgotten](#memory). A request over IPv6 takes tokens of
-/// each of three buckets, or of none.
+/// asking too often does not make the wait longer. In any t seconds, at most `burst` + `rate` × t tokens of
+/// an address are taken, exactly, unless its bucket is [forgotten](#memory). A request over IPv6 takes tokens
+/// of each of three buckets, or of none.
 ///
 /// # Memory
 /// The limiter keeps the buckets of the addresses with most requests lately, 8 bytes each. No sequence of

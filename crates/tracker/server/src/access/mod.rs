@@ -1,5 +1,5 @@
-//! Access to the tracker: [the torrents](Access) that it serves, [the members](Passkeys) of a private one, and
-//! [the networks](Networks) that it refuses.
+//! Access to the tracker: [the torrents](Access) that it serves, [the members](Passkeys) of a private one,
+//! and [the networks](Networks) that it refuses.
 //!
 //! All are text files with one entry per line, which people and programs may edit while the tracker runs.
 //! [`Watched`] tells when a file has changed; the caller then loads it again and replaces the old list. A

@@ -146,8 +146,8 @@ impl Connections {
         self.table().make_room(self.yields);
     }
 
-    /// Notifies connections to close that have waited for a request for longer than `patience`, or `of_proxies`
-    /// if they are unlimited.
+    /// Notifies connections to close that have waited for a request for longer than `patience`, or, if they
+    /// are unlimited, `of_proxies`.
     pub(crate) fn close_the_slow(&self, patience: Duration, of_proxies: Duration) {
         let before = |patience: Duration| self.millis().saturating_sub(patience.as_millis() as u64);
         let (before, of_proxies) = (before(patience), before(of_proxies));

@@ -126,8 +126,8 @@ impl ConnectionIds {
     }
 
     /// Sets by how many seconds the machine's clock is ahead of the times that [`at`](Self::at) is given. For
-    /// the lifetime of an id after each jump of more than 8 seconds, ids by the clock as it was before are valid too.
-    /// Smaller steps add up to a jump. Returns whether there was one.
+    /// the lifetime of an id after each jump of more than 8 seconds, ids by the clock as it was before are
+    /// valid too. Smaller steps add up to a jump. Returns whether there was one.
     pub fn follow(&self, ahead: i64, now: Timestamp) -> bool {
         let clocks = &mut self.latest.write().unwrap_or_else(PoisonError::into_inner).0;
         let (least, most) = clocks.since;
