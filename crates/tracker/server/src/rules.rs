@@ -281,14 +281,7 @@ const UNSTRETCHED: u32 = 1000;
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
-    use swarmkeep::{
-        Announce, CompactV4, CompactV6, HashKey, Packed, PeerBuffer, RepositoryConfig, SplitMix64,
-        TorrentRepository as _,
-    };
-    use swarmkeep_tracker_protocol::udp::AnnounceResponseHeader;
-    use swarmkeep_workload::Workload;
+    use swarmkeep::SplitMix64;
 
     use super::*;
 
@@ -300,45 +293,6 @@ mod tests {
         let rules = live.now();
         let all: Vec<_> = (0..10_000).map(|_| live.interval(&rules, rng)).collect();
         (*all.iter().min().unwrap(), *all.iter().max().unwrap())
-    }
-
-    /// The figure of docs/operate/running.md. A peer of the mix that has stopped starts with its next
-    /// announce.
-    #[test]
-    fn seeders_for_links_are_a_small_part_of_all_bytes_on_the_usual_mix() {
-        let rules = Rules { seeders_for_links: true, ..Rules::new() };
-        let workload = Workload::zipf(7, 100_000, 300_000);
-        let store = Packed::new(&RepositoryConfig::new(HashKey::from_bytes([1; 16]))).expect("no limits");
-        let mut rng = SplitMix64::new(1);
-        let (mut v4, mut v6) = ([0; 50 * CompactV4::LEN], [0; 50 * CompactV6::LEN]);
-        let mut len_of = |announce: &Announce| {
-            let mut peers = PeerBuffer::new(&mut v4, &mut v6);
-            store.announce(announce, Timestamp::from_secs(1_800_000_000), &mut rng, &mut peers);
-            AnnounceResponseHeader::LEN + peers.v4.as_bytes().len() + peers.v6.as_bytes().len()
-        };
-        workload.fill().for_each(|announce| assert!(len_of(&announce) > 0));
-        let (mut gone, mut without, mut with, mut started) = (HashSet::new(), 0, 0, 0);
-        for announce in workload.announces(0).take(1_000_000) {
-            let peer = (announce.info_hash, announce.endpoint);
-            let starts = match announce.event {
-                AnnounceEvent::Stopped => !gone.insert(peer),
-                _ => gone.remove(&peer) && announce.event == AnnounceEvent::None,
-            };
-            let len = len_of(&announce);
-            without += len;
-            with += match starts && announce.role().is_seeder() {
-                false => len,
-                true => {
-                    started += 1;
-                    len_of(&announce.seeders_too(rules.may_have_a_link(AnnounceEvent::Started, 0)))
-                }
-            };
-        }
-        let more = (with - without) as f64 / without as f64 * 100.0;
-        println!(
-            "{started} seeders that start: {without} bytes of answers, {with} with seeders for them: {more:.2} %"
-        );
-        assert!(started > 10_000 && more > 0.1 && more < 0.2);
     }
 
     #[test]
