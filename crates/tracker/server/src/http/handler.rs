@@ -248,17 +248,16 @@ fn announce_of(
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, net::Ipv4Addr, sync::Arc};
+    use std::{net::Ipv4Addr, sync::Arc};
 
     use swarmkeep::{
         Announced, HashKey, Immediate, InfoHash, PeerId, RepositoryConfig, SplitMix64, TorrentRepository,
         catalog,
     };
     use swarmkeep_tracker_protocol::http::{AnnounceResponse, RetryIn, ScrapeResponse};
-    use tempfile::NamedTempFile;
 
     use super::*;
-    use crate::{AccessList, ListKind, out_of_reach::out_of_reach};
+    use crate::out_of_reach::out_of_reach;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const HASH: InfoHash = InfoHash::new([0xaa; 20]);
@@ -539,25 +538,6 @@ mod tests {
         let failure = AnnounceResponse::parse(&body).unwrap().unwrap_err();
         assert!(failure.reason.starts_with(b"the proxy in front of the tracker"));
         assert_eq!(tracker.announce("192.0.2.1", &at_port(1)).incomplete, 1, "none of them was counted");
-    }
-
-    #[test]
-    fn a_torrent_that_the_list_forbids_is_refused() {
-        let list = NamedTempFile::new().unwrap();
-        fs::write(&list, format!("{HASH}\n")).unwrap();
-        let unlisted = InfoHash::new([0xbb; 20]);
-        for (kind, served, forbidden) in [(ListKind::Allow, HASH, unlisted), (ListKind::Deny, unlisted, HASH)]
-        {
-            let access = Some(AccessList::load(kind, list.path()).unwrap());
-            let mut tracker = HandlerTest::with(
-                "packed",
-                Rules { access, interval_secs: 1234, jitter_percent: 0, ..Rules::new() },
-            );
-            tracker.announce("192.0.2.1", &AnnounceRequest { info_hash: served, ..at_port(1) });
-            let query = query(|out| AnnounceRequest { info_hash: forbidden, ..at_port(1) }.write(out));
-            let refused = ("this tracker does not serve this torrent".into(), None);
-            assert_eq!(tracker.failure("/announce", &query), refused);
-        }
     }
 
     #[test]

@@ -264,7 +264,6 @@ const fn counts(SwarmStats { complete, incomplete, downloaded, .. }: SwarmStats)
 #[cfg(test)]
 mod tests {
     use std::{
-        fs,
         net::{IpAddr, Ipv4Addr, SocketAddr},
         time::Instant,
     };
@@ -277,12 +276,10 @@ mod tests {
     use swarmkeep_tracker_protocol::udp::{
         AnnounceRequest, AnnounceResponse, Client, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     };
-    use tempfile::NamedTempFile;
 
     use super::*;
     use crate::{
-        AccessList, ConnectionKey,
-        ListKind::{Allow, Deny},
+        ConnectionKey,
         metrics::{Kind, Metrics, ProtocolCounts},
         out_of_reach::{out_of_reach, packed},
         udp::LONGEST_ANSWER_V4,
@@ -539,22 +536,6 @@ mod tests {
         let mut scrape = announce;
         scrape[11] = 2;
         assert_eq!(tracker.send(&scrape[..35], source), None, "a scrape of nothing");
-    }
-
-    #[test]
-    fn a_torrent_that_the_list_forbids_is_refused() {
-        let list = NamedTempFile::new().unwrap();
-        fs::write(&list, format!("{HASH}\n")).unwrap();
-        let (mut tracker, source) = (HandlerTest::named("packed"), at("192.0.2.1:9"));
-        let id = tracker.connect(source);
-        let unlisted = InfoHash::new([0xbb; 20]);
-        for (kind, served, forbidden) in [(Allow, HASH, unlisted), (Deny, unlisted, HASH)] {
-            let access = Some(AccessList::load(kind, list.path()).unwrap());
-            tracker.handler.rules.replace(Rules { access, ..rules() });
-            tracker.announce(source, AnnounceRequest { info_hash: served, ..request(id) });
-            let refused = AnnounceRequest { info_hash: forbidden, ..request(id) }.to_vec();
-            assert_eq!(tracker.refusal(&refused, source), "this tracker does not serve this torrent");
-        }
     }
 
     #[test]
