@@ -375,17 +375,6 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_a_burst_and_then_its_rate() {
-        let limiter = limiter(10, 5, 64);
-        assert_eq!(admitted(&limiter, HERE, 1000, 100), 5);
-        assert_eq!(admitted(&limiter, HERE, 1099, 100), 0);
-        assert_eq!(admitted(&limiter, HERE, 1100, 100), 1);
-        assert_eq!(admitted(&limiter, HERE, 1399, 100), 2);
-        assert_eq!(admitted(&limiter, HERE, 1400, 100), 1);
-        assert_eq!(admitted(&limiter, HERE, 60_000, 100), 5);
-    }
-
-    #[test]
     fn a_network_of_ipv6_is_one_address_and_so_is_an_ipv4_address_in_ipv6() {
         let limiter = limiter(1, 2, 64);
         for (one, same, other) in [

@@ -381,13 +381,15 @@ mod tests {
     }
 
     #[test]
-    fn each_family_has_its_own_keys() {
+    fn each_form_and_each_family_has_its_own_keys() {
         let mut tracker = HandlerTest::named("packed");
         let has = |body: &[u8], key: &[u8]| body.windows(key.len()).any(|found| found == key);
         let v4 = tracker.body("192.0.2.1", &at_port(1));
         assert!(has(&v4, b"5:peers0:") && !has(&v4, b"6:peers6"));
         let v6 = tracker.body("2001:db8::1", &at_port(1));
         assert!(has(&v6, b"5:peers0:6:peers60:"));
+        let long = tracker.body("192.0.2.2", &AnnounceRequest { compact: Some(false), ..at_port(2) });
+        assert!(has(&long, b"5:peersld2:ip9:192.0.2.14:porti1eee"), "without peer ids");
     }
 
     /// libtorrent and rTorrent 0.9 have named link-local and unique local addresses in `ipv6`.
@@ -493,18 +495,6 @@ mod tests {
             }
             let stopped = AnnounceRequest { event: AnnounceEvent::Stopped, want: Some(50), ..at_port(1) };
             assert_eq!(tracker.peers("192.0.2.1", &stopped), [""; 0], "a client that leaves needs no peers");
-        }
-    }
-
-    #[test]
-    fn the_long_form_is_a_list_without_peer_ids() {
-        let mut tracker = HandlerTest::named("packed");
-        tracker.announce("192.0.2.1", &at_port(6881));
-        for no_peer_id in [false, true] {
-            let request = AnnounceRequest { compact: Some(false), no_peer_id, ..at_port(1) };
-            let body = tracker.body("192.0.2.2", &request);
-            let text = String::from_utf8_lossy(&body);
-            assert!(text.contains("5:peersld2:ip9:192.0.2.14:porti6881eee"), "{text}");
         }
     }
 

@@ -442,20 +442,9 @@ mod tests {
     fn a_peer_is_at_the_source_of_its_packet_whatever_it_claims() {
         let mut tracker = HandlerTest::named("packed");
         let id = tracker.connect(at("192.0.2.1:9"));
-        tracker.announce(
-            at("192.0.2.1:9"),
-            AnnounceRequest { ip: Ipv4Addr::new(198, 51, 100, 1), ..request(id) },
-        );
-        let id = tracker.connect(at("192.0.2.2:9"));
-        let (_, peers) = tracker.announce(at("192.0.2.2:9"), request(id));
-        assert_eq!(peers, ["192.0.2.1:6881".parse().unwrap()]);
-    }
-
-    #[test]
-    fn an_ipv4_mapped_source_is_an_ipv4_one() {
-        let mut tracker = HandlerTest::named("packed");
-        let id = tracker.connect(at("192.0.2.1:9"));
-        tracker.announce(at("[::ffff:192.0.2.1]:9"), request(id));
+        let claims = AnnounceRequest { ip: Ipv4Addr::new(198, 51, 100, 1), ..request(id) };
+        // An IPv4-mapped source is an IPv4 one.
+        tracker.announce(at("[::ffff:192.0.2.1]:9"), claims);
         let id = tracker.connect(at("[::ffff:192.0.2.2]:9"));
         let (_, peers) = tracker.announce(at("[::ffff:192.0.2.2]:9"), request(id));
         assert_eq!(peers, ["192.0.2.1:6881".parse().unwrap()]);
