@@ -369,7 +369,8 @@ fn server(name: &str, config: &Config) -> Server {
 }
 
 fn addresses(server: &Server) -> Vec<SocketAddr> {
-    server.http_addresses().expect("bound")
+    let [_, http, _] = server.addresses().expect("bound");
+    http
 }
 
 /// A client at another address that goes on asking, on new connections and on an old one.

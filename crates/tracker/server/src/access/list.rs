@@ -40,11 +40,6 @@ impl InfoHashList {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// The memory of the list in bytes.
-    pub fn heap_bytes(&self) -> usize {
-        self.0.heap_bytes()
-    }
 }
 
 impl FromIterator<InfoHash> for InfoHashList {

@@ -26,7 +26,7 @@ use crate::{
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 
 /// Answers batches of requests in two steps. [`admit`](Self::admit) answers requests that need no store;
-/// [`finish`](Self::finish) or [`finish_async`](Self::finish_async) answers the rest.
+/// [`finish`](Self::finish) answers the rest.
 ///
 /// A source without a valid connection id gets no more bytes than it sent. A packet that is not a request of
 /// BEP 15 (too short, or with an unknown action) gets no answer.
@@ -130,19 +130,7 @@ impl Handler {
         self.answer_announces(announces.written(), exchanges, rng);
     }
 
-    /// As [`finish`](Self::finish), for an asynchronous store.
-    pub async fn finish_async(
-        &self,
-        store: &dyn AsyncTorrentRepository,
-        batch: &mut Batch,
-        now: Timestamp,
-        rng: &mut dyn Random,
-    ) {
-        self.announce_async(store, batch, now, rng).await;
-        self.scrape_async(store, batch).await;
-    }
-
-    /// Answers the announces.
+    /// Answers the announces from an asynchronous store.
     pub(super) async fn announce_async(
         &self,
         store: &dyn AsyncTorrentRepository,
@@ -160,7 +148,7 @@ impl Handler {
         self.answer_announces(announces.written(), &mut exchanges, rng);
     }
 
-    /// Answers the scrapes.
+    /// Answers the scrapes from an asynchronous store.
     pub(super) async fn scrape_async(&self, store: &dyn AsyncTorrentRepository, batch: &mut Batch) {
         let mut lost = false;
         for Scrape { transaction_id, request, answer, state } in scrapes(&mut batch.exchanges()) {
@@ -183,10 +171,6 @@ impl Handler {
 
     /// Answers requests that wait for the store with the error that the tracker is overloaded; announces as
     /// [`Rules::when_unavailable`] says.
-    pub fn turn_away(&self, batch: &mut Batch, rng: &mut dyn Random) {
-        self.turn_all_away(&mut batch.exchanges(), rng);
-    }
-
     pub(super) fn turn_all_away(&self, exchanges: &mut [Exchange<'_>], rng: &mut dyn Random) {
         let rules = self.rules.now();
         for Exchange { answer, state, .. } in exchanges {
@@ -337,7 +321,10 @@ mod tests {
             if handler.admit(batch, Reach::Private, *now) {
                 match repository {
                     Repository::Sync(Immediate(store)) => handler.finish(&**store, batch, *now, rng),
-                    Repository::Async(store) => handler.finish_async(&**store, batch, *now, rng).await,
+                    Repository::Async(store) => {
+                        handler.announce_async(&**store, batch, *now, rng).await;
+                        handler.scrape_async(&**store, batch).await;
+                    }
                 }
             }
             let answers: Vec<_> = batch.answers().map(|(answer, source)| (answer.to_vec(), source)).collect();
@@ -540,7 +527,7 @@ mod tests {
         tracker.batch.clear();
         [request(id).to_vec(), scrape].iter().for_each(|packet| tracker.batch.push(packet, source));
         assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
-        tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
+        tracker.handler.turn_all_away(&mut tracker.batch.exchanges(), &mut tracker.rng);
         let is_refused =
             |(answer, _): (&[u8], _)| answer.ends_with(b"the tracker is overloaded; try again later");
         assert_eq!(tracker.batch.answers().filter(|&answer| is_refused(answer)).count(), 2);
@@ -569,7 +556,7 @@ mod tests {
         tracker.batch.clear();
         tracker.batch.push(&request(id).to_vec(), source);
         assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
-        tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
+        tracker.handler.turn_all_away(&mut tracker.batch.exchanges(), &mut tracker.rng);
         let (answer, _) = tracker.batch.answers().next().expect("an answer");
         let Ok(Response::Announce(answer)) = Response::parse(answer, Family::V4) else {
             panic!("{answer:?}")
@@ -591,7 +578,8 @@ mod tests {
         assert!(handler.admit(&mut batch, Reach::Private, NOW));
         let start = tokio::time::Instant::now();
         let silent = Delayed::new(packed(), |_| Box::pin(std::future::pending()));
-        handler.finish_async(&silent, &mut batch, NOW, &mut rng).await;
+        handler.announce_async(&silent, &mut batch, NOW, &mut rng).await;
+        handler.scrape_async(&silent, &mut batch).await;
         assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
         assert_eq!(batch.answers().count(), Batch::MOST);
     }
