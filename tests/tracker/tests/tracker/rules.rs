@@ -5,7 +5,6 @@ use std::{
     convert::Infallible,
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +12,7 @@ use std::{
 use swarmkeep::{AnnounceEvent, HashKey, InfoHash};
 use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{
-    Tracker,
+    Folder, Tracker,
     admin::client::get,
     any_port, build, listening, runtime,
     udp::{Client, announce, error_in},
@@ -26,7 +25,6 @@ use swarmkeep_tracker_protocol::{
     Field,
     udp::{AnnounceRequest, ConnectionId, ScrapeRequest, TransactionId},
 };
-use tempfile::TempDir;
 
 const KEY: HashKey = HashKey::from_bytes([3; 16]);
 const LISTED: InfoHash = InfoHash::new([1; 20]);
@@ -316,19 +314,4 @@ fn refusal_over_http(tracker: &Tracker, prefix: &str, info_hash: InfoHash) -> St
     let (_, failure) = answer.split_once("14:failure reason").unwrap_or_else(|| panic!("{answer}"));
     let (len, text) = failure.split_once(':').expect("bencoded");
     text[..len.parse().expect("bencoded")].into()
-}
-
-/// A folder for temporary files, removed when it is dropped.
-struct Folder(TempDir);
-
-impl Folder {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a folder for temporary files"))
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.path().join(name);
-        fs::write(&path, text).expect("a written file");
-        path
-    }
 }
