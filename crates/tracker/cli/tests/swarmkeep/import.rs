@@ -146,9 +146,15 @@ fn nothing_is_imported_after_an_error_unless_errors_are_skipped() {
     );
     assert_eq!(half["files"][0]["wrong"].as_array().unwrap().len(), 5);
     assert_eq!(half["files"][0]["wrong"][1]["at"], "line 4");
+
+    let whole = fs::read(Path::new(FIXTURES).join("opentracker-scrape.benc")).unwrap();
+    fs::write(folder.path().join("cut"), &whole[..200]).unwrap();
+    let errors = refused(&folder, "cut");
+    assert!(errors.contains("byte 200: an early end: the file was cut off"), "{errors}");
+    assert_eq!(found(&folder, "--skip-bad cut")["torrents"], 2);
     // One wrong file among good ones.
     fs::copy(Path::new(FIXTURES).join("lines.tsv"), folder.path().join("good")).unwrap();
-    refused(&folder, "good half");
+    refused(&folder, "good cut");
 }
 
 #[test]
