@@ -1,7 +1,7 @@
 //! Torrents whose files exist elsewhere already: they are read there, and never written to.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs::{File, Metadata},
     io::{self, IoSlice, IoSliceMut},
@@ -125,7 +125,8 @@ impl Place {
             bytes.resize((range.end - range.start) as usize, 0);
             for segment in info.files().segments(range.clone()) {
                 // Before the read, so that it counts as changed if it changes meanwhile.
-                if !self.before.lock().contains_key(&segment.file)
+                if !self.is_padding(segment.file)
+                    && !self.before.lock().contains_key(&segment.file)
                     && let Ok(now) = self.now(segment.file)
                 {
                     self.before.lock().insert(segment.file, now);
@@ -163,7 +164,7 @@ impl Place {
             for segment in self.info.files().segments(at..end) {
                 let (now, later) = rest.split_at_mut(segment.length as usize);
                 rest = later;
-                if self.info.files().get(segment.file).expect("segments are of files").is_padding() {
+                if self.is_padding(segment.file) {
                     now.fill(0);
                     continue;
                 }
@@ -185,6 +186,10 @@ impl Place {
             let file = File::options().read(true).custom_flags(nonblocking).open(self.path(index))?;
             if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
         })
+    }
+
+    fn is_padding(&self, index: usize) -> bool {
+        self.info.files().get(index).expect("it comes from the list").is_padding()
     }
 
     /// How a file is now.
@@ -225,8 +230,8 @@ fn path_of(file: swarmkeep_metainfo::File<'_>, folder: &Path, skipped: usize, as
 /// files, and nothing is stored about them: the caller verifies them each time.
 ///
 /// A file whose device, i-node, length or time of writing changes after it was verified loses all of its
-/// pieces. A change of any other kind leaves them, and [counts](Content::changes). Either is noticed by the
-/// next read, and [`verify_changes`](Content::verify_changes) verifies the file again.
+/// pieces. A change of any other kind leaves them, and [counts](Content::changes). The next read and the next
+/// [`verify_changes`](Content::verify_changes) notice either; the latter verifies the file again.
 ///
 /// Different from other stores, any write of bytes is [`Error::ReadOnly`], and handles read on after a
 /// delete.
@@ -306,7 +311,7 @@ struct PlacedTorrent {
     geometry: Geometry,
     place: Place,
     right: Mutex<PieceBits>,
-    /// Files that have changed, and how they were at the latest look.
+    /// Files to verify again, and how they were at the latest look.
     stale: Mutex<BTreeMap<usize, Option<Signature>>>,
     changes: AtomicU64,
     /// The value of `changes` at the latest look.
@@ -322,23 +327,37 @@ impl PlacedTorrent {
     /// Compares a file that was read with how it was when it was verified.
     fn check(&self, index: usize, read: io::Result<Signature>) -> io::Result<()> {
         let (now, before) = (self.place.now(index), self.place.before.lock().get(&index).copied());
+        let is_same =
+            |it: &io::Result<Signature>| matches!((it, before), (Ok(it), Some(before)) if it.0 == before.0);
+        match read {
+            // The medium has an error.
+            Err(error) if is_same(&now) => Err(error),
+            Ok(_) if !is_same(&read) => self.compare(index, read),
+            _ => self.compare(index, now),
+        }
+    }
+
+    /// Compares a file as it is now with how it was when it was verified. Withdraws its pieces if it differs.
+    fn compare(&self, index: usize, now: io::Result<Signature>) -> io::Result<()> {
         let mut stale = self.stale.lock();
-        match (&read, &now, before) {
-            (Ok(read), Ok(now), Some(before)) if [read.0, now.0] == [before.0, before.0] => {
+        let before = self.place.before.lock().get(&index).copied();
+        match (&now, before) {
+            (Ok(now), Some(before)) if now.0 == before.0 => {
                 if *now != before && stale.insert(index, Some(*now)) != Some(Some(*now)) {
                     self.changes.fetch_add(1, Relaxed);
                 }
                 Ok(())
             }
-            // The medium has an error.
-            (Err(_), Ok(now), Some(before)) if *now == before => read.map(drop),
             _ => {
                 stale.insert(index, now.as_ref().ok().copied());
                 // A disk that is mounted again has the same files.
                 self.place.before.lock().remove(&index);
                 let mut right = self.right.lock();
-                self.pieces_of(index).for_each(|piece| _ = right.remove(piece));
-                self.changes.fetch_add(1, Relaxed);
+                let lost = self.pieces_of(index).filter(|&piece| right.remove(piece)).count();
+                drop((right, stale));
+                self.changes.fetch_add(u64::from(lost > 0), Relaxed);
+                // While it is open, a removed file takes room.
+                OPEN_FILES.forget((self.place.id, index as u32));
                 Err(now.err().unwrap_or_else(|| io::Error::other("it has changed since it was verified")))
             }
         }
@@ -363,15 +382,24 @@ impl Content for PlacedTorrent {
     /// A file is verified at the second look at which it is the same.
     fn verify_changes(&self, ends: &dyn Fn() -> bool) -> bool {
         let stale = self.stale.lock().clone();
-        for (index, seen) in stale {
-            let now = self.place.now(index).ok();
-            let before = self.place.before.lock().get(&index).copied();
-            self.stale.lock().insert(index, now);
-            let Some(now) = now.filter(|_| now == seen && now != before) else { continue };
+        let known: BTreeSet<_> = self.place.before.lock().keys().chain(stale.keys()).copied().collect();
+        let mut same = Vec::new();
+        for index in known {
+            let found = self.place.now(index);
+            let now = found.as_ref().ok().copied();
+            let _ = self.compare(index, found);
+            match (now, stale.get(&index)) {
+                (Some(now), Some(seen)) if *seen == Some(now) => same.push((index, now)),
+                (_, Some(_)) => _ = self.stale.lock().insert(index, now),
+                (_, None) => {}
+            }
+        }
+        for (index, now) in same {
+            self.stale.lock().remove(&index);
             self.place.before.lock().insert(index, now);
             OPEN_FILES.forget((self.place.id, index as u32));
             let pieces = self.pieces_of(index);
-            let verified = self.place.verify(
+            let _ = self.place.verify(
                 |piece| pieces.contains(&piece),
                 |piece, found| {
                     match found {
@@ -383,10 +411,6 @@ impl Content for PlacedTorrent {
             );
             // Errors and results of earlier reads do not count any more.
             self.changes.fetch_add(1, Relaxed);
-            let is_right = pieces.clone().all(|piece| self.right.lock().contains(piece));
-            if verified.is_ok() && is_right && self.place.now(index).ok() == Some(now) {
-                self.stale.lock().remove(&index);
-            }
         }
         let changes = self.changes.load(Relaxed);
         self.looked.swap(changes, Relaxed) != changes
@@ -418,14 +442,9 @@ impl Content for PlacedTorrent {
     }
 
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
-        let range = self.geometry.piece(piece)?;
-        let was = self.right.lock().remove(piece);
-        if was {
-            // It comes back when they are right.
-            let files = self.place.info.files().segments(range).map(|segment| (segment.file, None));
-            self.stale.lock().extend(files);
-        }
-        Ok(was)
+        self.geometry.piece(piece)?;
+        // It comes back when a file of it has changed and is right.
+        Ok(self.right.lock().remove(piece))
     }
 
     fn pieces(&self) -> Result<PieceBits> {
@@ -435,13 +454,20 @@ impl Content for PlacedTorrent {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{
+        fs,
+        os::unix::fs::PermissionsExt,
+        time::{Duration, UNIX_EPOCH},
+    };
 
     use swarmkeep_metainfo::{Creation, Format, Metainfo};
     use tempfile::TempDir;
 
     use super::*;
-    use crate::{ContentConfig, ContentExt, Memory, Verified};
+    use crate::{
+        ContentConfig, ContentExt, Memory, Verified,
+        stripe_cache::{StripeCache, StripeCacheOptions},
+    };
 
     const PATHS: [&[&str]; 3] = [&["c"], &["one", "a"], &["one", "b"]];
     const LEN: usize = 50_000;
@@ -565,37 +591,92 @@ mod tests {
         assert!(fs::read(path(&folder, 1)).unwrap() == bytes(1));
     }
 
-    /// A page that was mapped and dirty before the file was verified changes without a change of any time.
+    /// Returns the paths of the open files below a folder.
+    fn open_below(folder: &TempDir) -> Vec<PathBuf> {
+        let all = fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| fd.unwrap().path().read_link().ok());
+        all.filter(|path| path.starts_with(folder.path())).collect()
+    }
+
     #[test]
-    fn a_change_without_a_trace_is_found_before_the_piece_is_sent() {
+    fn files_that_share_pieces_are_closed_when_they_are_gone_and_come_back() {
+        let (folder, info) = album(Format::V1);
+        let (_store, content) = store(&info, Place::find(&info, folder.path()).unwrap());
+        let (album, aside) = (folder.path().join("album"), folder.path().join("aside"));
+        (0..info.piece_count()).for_each(|piece| _ = content.read_piece(piece).unwrap());
+        assert_eq!(open_below(&folder).len(), 3);
+        fs::rename(&album, &aside).unwrap();
+        // Without a read.
+        assert!(content.verify_changes(&|| false));
+        assert_eq!((content.pieces().unwrap().count(), open_below(&folder)), (0, vec![]));
+        fs::rename(&aside, &album).unwrap();
+        (0..2).for_each(|_| _ = content.verify_changes(&|| false));
+        assert_eq!(content.pieces().unwrap().count(), info.piece_count());
+        // One that changes again while it is verified.
+        let touch = |seconds| {
+            let file = File::options().write(true).open(path(&folder, 0)).unwrap();
+            file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        };
+        touch(1);
+        let touched = AtomicU64::new(0);
+        let ends = || {
+            if touched.fetch_add(1, Relaxed) == 1 {
+                touch(2);
+                assert!(content.read_piece(0).is_err());
+            }
+            false
+        };
+        (0..5).for_each(|_| _ = content.verify_changes(&ends));
+        assert_eq!((content.pieces().unwrap().count(), touched.into_inner()), (info.piece_count(), 8));
+    }
+
+    /// Another link, another mode, owner or attribute, and the old time of writing set again.
+    #[test]
+    fn a_change_of_the_change_time_alone_keeps_the_pieces_and_each_is_verified_again() {
         let (folder, info) = album(Format::V1);
         let (right, ..) = verified(&Place::find(&info, folder.path()).unwrap());
-        let mut wrong = bytes(0);
-        wrong[20_000] ^= 1;
-        fs::write(path(&folder, 0), wrong).unwrap();
+        let path = path(&folder, 0);
+        let written = fs::metadata(&path).unwrap().modified().unwrap();
+        let write = |byte: u8| {
+            let file = File::options().write(true).open(&path).unwrap();
+            file.write_all_at(&[bytes(0)[20_000] ^ byte], 20_000).unwrap();
+            file.set_modified(written).unwrap();
+        };
+        // As a page that was mapped and dirty before: it changes without a change of any time.
+        write(1);
         let place = Place::find(&info, folder.path()).unwrap();
         verified(&place);
         let store = InPlace::new(Arc::new(Memory::new(&ContentConfig::new(""))));
         store.add(place, right).unwrap();
+        let placed = Arc::clone(&store.torrents.read()[&info.info_hash()]);
         let known = Arc::clone(&info);
         let verified = Verified::new(Arc::new(store), move |_| Ok(Some(Arc::clone(&known))));
         let content = verified.open(&info.info_hash()).unwrap();
+        let cache = StripeCache::new(Arc::new(verified), StripeCacheOptions::new()).unwrap();
         assert!(matches!(content.read_piece(1), Err(Error::Wrong { piece: 1 })));
-        assert!(content.read_piece(2).is_ok());
-    }
-
-    #[test]
-    fn a_file_that_changes_while_it_is_verified_is_right_piece_by_piece() {
-        let (folder, info) = album(Format::V1);
-        let place = Place::find(&info, folder.path()).unwrap();
-        let mut right = 0;
-        let each = |_, found: FoundPiece<'_>| {
-            right += u32::from(matches!(found, FoundPiece::Right(_)));
-            fs::write(path(&folder, 2), bytes(2)).unwrap();
-            Ok(())
-        };
-        place.verify(|_| true, each).unwrap();
-        assert_eq!(right, info.piece_count());
+        let link = folder.path().join("link");
+        let changes: [&dyn Fn(); 6] = [
+            &|| write(0),
+            &|| _ = fs::remove_file(&link).or_else(|_| fs::hard_link(&path, &link)),
+            &|| fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap(),
+            &|| std::os::unix::fs::chown(&path, None, None).unwrap(),
+            &|| rustix::fs::setxattr(&path, "user.it", b"1", rustix::fs::XattrFlags::empty()).unwrap(),
+            &|| write(1),
+        ];
+        for (nth, change) in (0..).zip(changes) {
+            let before = placed.place.now(0).unwrap();
+            // Until the clock of the file system goes on.
+            while placed.place.now(0).unwrap() == before {
+                change();
+            }
+            let error = placed.check(0, Err(io::Error::from_raw_os_error(5))).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(5));
+            content.read_piece(2).unwrap();
+            let read = content.read_piece(1);
+            assert_eq!(matches!(read, Err(Error::Wrong { piece: 1 })), nth == 5, "{nth}: {read:?}");
+            assert_eq!(content.pieces().unwrap().count(), info.piece_count());
+            let counted = [content.changes(), cache.open(&info.info_hash()).unwrap().changes()];
+            assert_eq!(counted, [nth + 1; 2]);
+        }
     }
 
     #[test]
