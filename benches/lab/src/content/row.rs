@@ -56,8 +56,10 @@ pub(crate) fn measure(options: &Options, way: StoreSetup, progress: &mut dyn FnM
     // It is removed in any case.
     let folder = tempfile::Builder::new().prefix("swarmkeep-bench-").tempdir_in(&options.folder)?;
     let mut plan = options.download_plan();
-    if matches!(way, StoreSetup::LibtorrentTuned | StoreSetup::FilesByExtents) {
-        plan.extent = 4 << 20;
+    match way {
+        StoreSetup::LibtorrentTuned => plan.extent = 4 << 20,
+        StoreSetup::FilesByExtents => plan.extent = options.block.into(),
+        _ => {}
     }
     let payload = Payload::new(plan.longest_piece());
     let mut bench = Bench { options, way, plan, payload, trace: Arc::default(), volume: None };

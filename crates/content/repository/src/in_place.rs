@@ -1,7 +1,7 @@
 //! Torrents whose files exist elsewhere already: they are read there, and never written to.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs::{File, Metadata},
     io::{self, IoSlice, IoSliceMut},
@@ -125,7 +125,8 @@ impl Place {
             bytes.resize((range.end - range.start) as usize, 0);
             for segment in info.files().segments(range.clone()) {
                 // Before the read, so that it counts as changed if it changes meanwhile.
-                if !self.before.lock().contains_key(&segment.file)
+                if !self.is_padding(segment.file)
+                    && !self.before.lock().contains_key(&segment.file)
                     && let Ok(now) = self.now(segment.file)
                 {
                     self.before.lock().insert(segment.file, now);
@@ -163,7 +164,7 @@ impl Place {
             for segment in self.info.files().segments(at..end) {
                 let (now, later) = rest.split_at_mut(segment.length as usize);
                 rest = later;
-                if self.info.files().get(segment.file).expect("segments are of files").is_padding() {
+                if self.is_padding(segment.file) {
                     now.fill(0);
                     continue;
                 }
@@ -185,6 +186,10 @@ impl Place {
             let file = File::options().read(true).custom_flags(nonblocking).open(self.path(index))?;
             if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
         })
+    }
+
+    fn is_padding(&self, index: usize) -> bool {
+        self.info.files().get(index).expect("it comes from the list").is_padding()
     }
 
     /// How a file is now.
@@ -225,8 +230,8 @@ fn path_of(file: swarmkeep_metainfo::File<'_>, folder: &Path, skipped: usize, as
 /// files, and nothing is stored about them: the caller verifies them each time.
 ///
 /// A file whose device, i-node, length or time of writing changes after it was verified loses all of its
-/// pieces. A change of any other kind leaves them, and [counts](Content::changes). Either is noticed by the
-/// next read, and [`verify_changes`](Content::verify_changes) verifies the file again.
+/// pieces. A change of any other kind leaves them, and [counts](Content::changes). The next read and the next
+/// [`verify_changes`](Content::verify_changes) notice either; the latter verifies the file again.
 ///
 /// Different from other stores, any write of bytes is [`Error::ReadOnly`], and handles read on after a
 /// delete.
@@ -306,7 +311,7 @@ struct PlacedTorrent {
     geometry: Geometry,
     place: Place,
     right: Mutex<PieceBits>,
-    /// Files that have changed, and how they were at the latest look.
+    /// Files to verify again, and how they were at the latest look.
     stale: Mutex<BTreeMap<usize, Option<Signature>>>,
     changes: AtomicU64,
     /// The value of `changes` at the latest look.
@@ -322,23 +327,37 @@ impl PlacedTorrent {
     /// Compares a file that was read with how it was when it was verified.
     fn check(&self, index: usize, read: io::Result<Signature>) -> io::Result<()> {
         let (now, before) = (self.place.now(index), self.place.before.lock().get(&index).copied());
+        let is_same =
+            |it: &io::Result<Signature>| matches!((it, before), (Ok(it), Some(before)) if it.0 == before.0);
+        match read {
+            // The medium has an error.
+            Err(error) if is_same(&now) => Err(error),
+            Ok(_) if !is_same(&read) => self.compare(index, read),
+            _ => self.compare(index, now),
+        }
+    }
+
+    /// Compares a file as it is now with how it was when it was verified. Withdraws its pieces if it differs.
+    fn compare(&self, index: usize, now: io::Result<Signature>) -> io::Result<()> {
         let mut stale = self.stale.lock();
-        match (&read, &now, before) {
-            (Ok(read), Ok(now), Some(before)) if [read.0, now.0] == [before.0, before.0] => {
+        let before = self.place.before.lock().get(&index).copied();
+        match (&now, before) {
+            (Ok(now), Some(before)) if now.0 == before.0 => {
                 if *now != before && stale.insert(index, Some(*now)) != Some(Some(*now)) {
                     self.changes.fetch_add(1, Relaxed);
                 }
                 Ok(())
             }
-            // The medium has an error.
-            (Err(_), Ok(now), Some(before)) if *now == before => read.map(drop),
             _ => {
                 stale.insert(index, now.as_ref().ok().copied());
                 // A disk that is mounted again has the same files.
                 self.place.before.lock().remove(&index);
                 let mut right = self.right.lock();
-                self.pieces_of(index).for_each(|piece| _ = right.remove(piece));
-                self.changes.fetch_add(1, Relaxed);
+                let lost = self.pieces_of(index).filter(|&piece| right.remove(piece)).count();
+                drop((right, stale));
+                self.changes.fetch_add(u64::from(lost > 0), Relaxed);
+                // While it is open, a removed file takes room.
+                OPEN_FILES.forget((self.place.id, index as u32));
                 Err(now.err().unwrap_or_else(|| io::Error::other("it has changed since it was verified")))
             }
         }
@@ -363,15 +382,24 @@ impl Content for PlacedTorrent {
     /// A file is verified at the second look at which it is the same.
     fn verify_changes(&self, ends: &dyn Fn() -> bool) -> bool {
         let stale = self.stale.lock().clone();
-        for (index, seen) in stale {
-            let now = self.place.now(index).ok();
-            let before = self.place.before.lock().get(&index).copied();
-            self.stale.lock().insert(index, now);
-            let Some(now) = now.filter(|_| now == seen && now != before) else { continue };
+        let known: BTreeSet<_> = self.place.before.lock().keys().chain(stale.keys()).copied().collect();
+        let mut same = Vec::new();
+        for index in known {
+            let found = self.place.now(index);
+            let now = found.as_ref().ok().copied();
+            let _ = self.compare(index, found);
+            match (now, stale.get(&index)) {
+                (Some(now), Some(seen)) if *seen == Some(now) => same.push((index, now)),
+                (_, Some(_)) => _ = self.stale.lock().insert(index, now),
+                (_, None) => {}
+            }
+        }
+        for (index, now) in same {
+            self.stale.lock().remove(&index);
             self.place.before.lock().insert(index, now);
             OPEN_FILES.forget((self.place.id, index as u32));
             let pieces = self.pieces_of(index);
-            let verified = self.place.verify(
+            let _ = self.place.verify(
                 |piece| pieces.contains(&piece),
                 |piece, found| {
                     match found {
@@ -383,10 +411,6 @@ impl Content for PlacedTorrent {
             );
             // Errors and results of earlier reads do not count any more.
             self.changes.fetch_add(1, Relaxed);
-            let is_right = pieces.clone().all(|piece| self.right.lock().contains(piece));
-            if verified.is_ok() && is_right && self.place.now(index).ok() == Some(now) {
-                self.stale.lock().remove(&index);
-            }
         }
         let changes = self.changes.load(Relaxed);
         self.looked.swap(changes, Relaxed) != changes
@@ -418,14 +442,9 @@ impl Content for PlacedTorrent {
     }
 
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
-        let range = self.geometry.piece(piece)?;
-        let was = self.right.lock().remove(piece);
-        if was {
-            // It comes back when they are right.
-            let files = self.place.info.files().segments(range).map(|segment| (segment.file, None));
-            self.stale.lock().extend(files);
-        }
-        Ok(was)
+        self.geometry.piece(piece)?;
+        // It comes back when a file of it has changed and is right.
+        Ok(self.right.lock().remove(piece))
     }
 
     fn pieces(&self) -> Result<PieceBits> {
@@ -434,194 +453,4 @@ impl Content for PlacedTorrent {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use swarmkeep_metainfo::{Creation, Format, Metainfo};
-    use tempfile::TempDir;
-
-    use super::*;
-    use crate::{ContentConfig, ContentExt, Memory, Verified};
-
-    const PATHS: [&[&str]; 3] = [&["c"], &["one", "a"], &["one", "b"]];
-    const LEN: usize = 50_000;
-
-    fn bytes(file: usize) -> Vec<u8> {
-        (0..LEN).map(|at| (at / 7) as u8 ^ file as u8).collect()
-    }
-
-    fn path(folder: &TempDir, file: usize) -> PathBuf {
-        folder.path().join("album").join(PathBuf::from_iter(PATHS[file]))
-    }
-
-    /// Three files in a folder, and their description.
-    fn album(format: Format) -> (TempDir, Arc<Info>) {
-        let folder = tempfile::tempdir().unwrap();
-        let mut builder = Creation::builder("album", format);
-        builder.piece_length(16 << 10);
-        fs::create_dir_all(folder.path().join("album/one")).unwrap();
-        for (file, names) in PATHS.into_iter().enumerate() {
-            builder.file(names, LEN as u64, false);
-            fs::write(path(&folder, file), bytes(file)).unwrap();
-        }
-        let mut creation = builder.build().unwrap();
-        for piece in 0.. {
-            let Some(mut hasher) = creation.hasher(piece) else { break };
-            for segment in creation.segments(piece) {
-                let names = creation.files().get(segment.file).unwrap().path();
-                let file = PATHS.iter().position(|path| names.ends_with(path)).unwrap();
-                let start = segment.offset as usize;
-                hasher.update(&bytes(file)[start..start + segment.length as usize]);
-            }
-            creation.set(hasher.finish().unwrap());
-        }
-        (folder, Metainfo::parse(&creation.finish().unwrap()).unwrap().into_info())
-    }
-
-    /// The right pieces, the wrong and the missing ones.
-    fn verified(place: &Place) -> (PieceBits, Vec<u32>, Vec<u32>) {
-        let pieces = place.geometry().unwrap().pieces();
-        let (mut right, mut wrong, mut missing) = (PieceBits::none(pieces), Vec::new(), Vec::new());
-        let each = |piece, found: FoundPiece<'_>| {
-            match found {
-                FoundPiece::Right(_) => _ = right.insert(piece),
-                FoundPiece::Wrong(_) => wrong.push(piece),
-                FoundPiece::Missing(_) => missing.push(piece),
-            }
-            Ok(())
-        };
-        place.verify(|_| true, each).unwrap();
-        (right, wrong, missing)
-    }
-
-    fn store(info: &Info, place: Place) -> (InPlace, Arc<dyn Content>) {
-        let (right, ..) = verified(&place);
-        let store = InPlace::new(Arc::new(Memory::new(&ContentConfig::new(""))));
-        store.add(place, right).unwrap();
-        let content = store.open(&info.info_hash()).unwrap();
-        (store, content)
-    }
-
-    #[test]
-    fn files_are_found_from_any_folder_and_every_piece_is_right() {
-        for format in [Format::V1, Format::V2, Format::Hybrid] {
-            let (folder, info) = album(format);
-            for at in [folder.path().to_owned(), folder.path().join("album")] {
-                let place = Place::find(&info, &at).unwrap();
-                let (right, wrong, missing) = verified(&place);
-                assert_eq!((right.count(), wrong, missing), (right.pieces(), vec![], vec![]), "{format:?}");
-                let (_, content) = store(&info, place);
-                for piece in 0..right.pieces() {
-                    let bytes = content.read_piece(piece).unwrap();
-                    assert!(info.verify(piece, &bytes[..info.piece_len(piece) as usize]));
-                }
-            }
-            assert!(Place::find(&info, &folder.path().join("album/one")).is_none());
-            assert!(Place::find(&info, &path(&folder, 0)).is_none(), "one file of three");
-        }
-    }
-
-    #[test]
-    fn wrong_and_missing_pieces_are_reported_and_cannot_be_read() {
-        let (folder, info) = album(Format::V2);
-        let mut first = bytes(0);
-        first[20_000] ^= 1;
-        fs::write(path(&folder, 0), first).unwrap();
-        fs::remove_file(path(&folder, 2)).unwrap();
-        let place = Place::find(&info, folder.path()).unwrap();
-        let (right, wrong, missing) = verified(&place);
-        // Four pieces of each file.
-        assert_eq!((right.count(), &wrong[..], &missing[..]), (7, &[1][..], &[8, 9, 10, 11][..]));
-        let (_, content) = store(&info, place);
-        assert!(matches!(content.read_piece(1), Err(Error::NotWritten { at: 16_384 })));
-        assert!(content.read_piece(2).is_ok());
-    }
-
-    #[test]
-    fn nothing_is_written_and_a_changed_file_loses_all_of_its_pieces_until_it_is_right() {
-        let (folder, info) = album(Format::V1);
-        let (store, content) = store(&info, Place::find(&info, folder.path()).unwrap());
-        assert!(content.is_read_only());
-        assert!(matches!(content.write(0, &[1]), Err(Error::ReadOnly { .. })));
-        assert!(matches!(store.create(&NewTorrent::of(&info).unwrap()), Err(Error::Exists(_))));
-        assert!(content.mark_incomplete(0).unwrap() && !content.mark_incomplete(0).unwrap());
-        assert!(matches!(content.mark_complete(0), Err(Error::NotWritten { at: 0 })));
-        let (last, first_of_last) = (info.piece_count() - 1, 2 * LEN as u32 / (16 << 10));
-        // Replaced by one of the same length and time of writing, and that by a right one.
-        let written = fs::metadata(path(&folder, 2)).unwrap().modified().unwrap();
-        for (file, there) in [(1, first_of_last - 1), (2, last)] {
-            let other = folder.path().join("other");
-            fs::write(&other, bytes(file)).unwrap();
-            File::options().write(true).open(&other).unwrap().set_modified(written).unwrap();
-            fs::rename(other, path(&folder, 2)).unwrap();
-            let changed = content.read_piece(last);
-            assert!(file == 2 || changed.unwrap_err().to_string().contains("one/b: it has changed"));
-            assert_eq!(content.pieces().unwrap().count(), first_of_last - 1);
-            assert!(content.read_piece(1).is_ok());
-            (0..2).for_each(|_| _ = content.verify_changes(&|| false));
-            assert_eq!(content.pieces().unwrap().count(), there);
-        }
-        assert!(store.delete(&info.info_hash()).unwrap());
-        assert!(fs::read(path(&folder, 1)).unwrap() == bytes(1));
-    }
-
-    /// A page that was mapped and dirty before the file was verified changes without a change of any time.
-    #[test]
-    fn a_change_without_a_trace_is_found_before_the_piece_is_sent() {
-        let (folder, info) = album(Format::V1);
-        let (right, ..) = verified(&Place::find(&info, folder.path()).unwrap());
-        let mut wrong = bytes(0);
-        wrong[20_000] ^= 1;
-        fs::write(path(&folder, 0), wrong).unwrap();
-        let place = Place::find(&info, folder.path()).unwrap();
-        verified(&place);
-        let store = InPlace::new(Arc::new(Memory::new(&ContentConfig::new(""))));
-        store.add(place, right).unwrap();
-        let known = Arc::clone(&info);
-        let verified = Verified::new(Arc::new(store), move |_| Ok(Some(Arc::clone(&known))));
-        let content = verified.open(&info.info_hash()).unwrap();
-        assert!(matches!(content.read_piece(1), Err(Error::Wrong { piece: 1 })));
-        assert!(content.read_piece(2).is_ok());
-    }
-
-    #[test]
-    fn a_file_that_changes_while_it_is_verified_is_right_piece_by_piece() {
-        let (folder, info) = album(Format::V1);
-        let place = Place::find(&info, folder.path()).unwrap();
-        let mut right = 0;
-        let each = |_, found: FoundPiece<'_>| {
-            right += u32::from(matches!(found, FoundPiece::Right(_)));
-            fs::write(path(&folder, 2), bytes(2)).unwrap();
-            Ok(())
-        };
-        place.verify(|_| true, each).unwrap();
-        assert_eq!(right, info.piece_count());
-    }
-
-    #[test]
-    fn a_pipe_or_folder_counts_as_missing_and_blocks_no_read() {
-        let (folder, info) = album(Format::V2);
-        let pipe = path(&folder, 0);
-        fs::remove_file(&pipe).unwrap();
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
-            .unwrap();
-        fs::remove_file(path(&folder, 1)).unwrap();
-        fs::create_dir(path(&folder, 1)).unwrap();
-        let (right, wrong, missing) = verified(&Place::find(&info, folder.path()).unwrap());
-        assert_eq!((right.count(), wrong, missing), (4, vec![], (0..8).collect()));
-    }
-
-    #[test]
-    fn torrents_of_the_store_behind_are_there_too() {
-        let (folder, info) = album(Format::V1);
-        let (store, _) = store(&info, Place::find(&info, folder.path()).unwrap());
-        let other = NewTorrent::new(InfoHash::new([1; 20]), 10, 16 << 10).unwrap();
-        store.create(&other).unwrap().write(0, &[7; 10]).unwrap();
-        let listed: Vec<_> = store.list().unwrap().iter().map(|summary| summary.info_hash).collect();
-        let mut expected = [other.info_hash, info.info_hash()];
-        expected.sort_unstable();
-        assert_eq!(listed, expected);
-        assert_eq!(store.open(&other.info_hash).unwrap().pieces().unwrap().count(), 0);
-        assert!(store.delete(&other.info_hash).unwrap());
-    }
-}
+mod tests;

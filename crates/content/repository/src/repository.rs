@@ -227,6 +227,7 @@ macro_rules! forward {
     (@pieces $($to:tt)*) => { $crate::forward! { @ $($to)*, pieces() -> $crate::Result<$crate::PieceBits> } };
     (@place $($to:tt)*) => { $crate::forward! { @ $($to)*, place(offset: u64) -> Option<u64> } };
     (@is_read_only $($to:tt)*) => { $crate::forward! { @ $($to)*, is_read_only() -> bool } };
+    (@changes $($to:tt)*) => { $crate::forward! { @ $($to)*, changes() -> u64 } };
     (@verify_changes $($to:tt)*) => { $crate::forward! { @ $($to)*, verify_changes(ends: &dyn Fn() -> bool) -> bool } };
     (@room_for $($to:tt)*) => { $crate::forward! { @ $($to)*, room_for(range: ::std::ops::Range<u64>) -> u64 } };
 }

@@ -192,10 +192,13 @@ impl Handle {
         Ok((!pieces.is_empty()).then(|| (Arc::clone(info), pieces)))
     }
 
-    /// Notes the result for a piece.
-    fn note(&self, piece: u32, is_right: &Result<bool>) {
-        let state = &mut self.state.lock().1;
+    /// Notes the result for a piece after `changes`, unless there was another change.
+    fn note(&self, piece: u32, is_right: &Result<bool>, changes: u64) {
+        let (since, state) = &mut *self.state.lock();
         let Verification::Except { unverified, wrong, unread, .. } = state else { return };
+        if *since != changes {
+            return;
+        }
         // It may have been marked incomplete meanwhile.
         let counts = unverified.contains(piece);
         match is_right {
@@ -219,19 +222,19 @@ impl Handle {
 impl Content for Handle {
     forward! {
         it, it.inner;
-        geometry, write_at, mark_complete, pieces, place, is_read_only, verify_changes, room_for
+        geometry, write_at, mark_complete, pieces, place, is_read_only, changes, verify_changes, room_for
     }
 
     fn read_at(&self, offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<()> {
         let geometry = self.inner.geometry();
         let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let range = geometry.range(offset, len)?;
-        let unverified = loop {
+        let (unverified, changes) = loop {
             let changes = self.inner.changes();
             let unverified = self.unverified(&range, changes)?;
             self.inner.read_at(offset, buffers)?;
             if self.inner.changes() == changes {
-                break unverified;
+                break (unverified, changes);
             }
         };
         let Some((info, pieces)) = unverified else { return Ok(()) };
@@ -244,7 +247,7 @@ impl Content for Handle {
             at = range.end;
             let part = ReadPart { bytes: rest.take(range.end - range.start), range };
             let is_right = verify_rest(&*self.inner, Some(&info), piece, &part, &mut chunk);
-            self.note(piece, &is_right);
+            self.note(piece, &is_right, changes);
             if !is_right? {
                 wrong.get_or_insert(piece);
             }
@@ -254,7 +257,7 @@ impl Content for Handle {
 
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
         let was = self.inner.mark_incomplete(piece)?;
-        self.note(piece, &Ok(true));
+        self.note(piece, &Ok(true), self.inner.changes());
         Ok(was)
     }
 }

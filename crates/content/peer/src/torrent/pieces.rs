@@ -199,15 +199,16 @@ impl Torrent {
         }
     }
 
-    /// Offers the pieces that read-only content has now, except an unreadable one. No message withdraws a
-    /// piece: peers that may request a lost one are disconnected, and learn it when they connect again. On a
-    /// thread that may block.
+    /// Offers the pieces that read-only content has now. With an unreadable piece, it only withdraws: another
+    /// one may be unreadable too. No message withdraws a piece: peers that may request a lost one are
+    /// disconnected, and learn it when they connect again. On a thread that may block.
     pub(crate) fn follow(&self, unreadable: Option<u32>) {
         let Some(Ok(mut there)) = self.ready().map(|ready| ready.content.pieces()) else { return };
         unreadable.into_iter().for_each(|piece| _ = there.remove(piece));
         let mut state = self.state.lock();
         let lost: Vec<_> = state.have.iter().filter(|piece| !there.contains(*piece)).collect();
-        let back: Vec<_> = there.iter().filter(|piece| !state.have.contains(*piece)).collect();
+        let is_back = |piece: &u32| unreadable.is_none() && !state.have.contains(*piece);
+        let back: Vec<_> = there.iter().filter(is_back).collect();
         lost.iter().for_each(|piece| state.lose(*piece));
         state.back += back.len() as u32;
         back.into_iter().for_each(|piece| state.gain(piece));
@@ -223,12 +224,12 @@ impl Torrent {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::Arc;
+    use std::{io::IoSliceMut, sync::Arc};
 
     use sha1::{Digest, Sha1};
     use swarmkeep_bittorrent::PeerId;
     use swarmkeep_content::{
-        ContentConfig, Memory, NewTorrent, Verified,
+        Content, ContentConfig, Memory, NewTorrent, Verified, forward,
         stripe_cache::{StripeCache, StripeCacheOptions},
     };
     use swarmkeep_metainfo::Info;
@@ -258,6 +259,47 @@ pub(crate) mod tests {
         let torrent = Torrent::new(info.info_hash(), Arc::new(resources), None);
         torrent.make_ready(info, content).unwrap();
         Arc::new(torrent)
+    }
+
+    /// Read-only content. No piece of it can be read.
+    #[derive(Debug)]
+    struct Unreadable(Arc<dyn Content>);
+
+    impl Content for Unreadable {
+        forward! { it, it.0; geometry, write_at, mark_complete, mark_incomplete, pieces }
+
+        fn read_at(&self, _: u64, _: &mut [IoSliceMut<'_>]) -> Result<(), StoreError> {
+            Err(StoreError::Io { what: "reading", source: std::io::Error::from_raw_os_error(5) })
+        }
+
+        fn is_read_only(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn an_unreadable_piece_brings_no_other_back() {
+        let mut info = b"d6:lengthi32768e4:name1:x12:piece lengthi16384e6:pieces40:".to_vec();
+        (0..2).for_each(|_| info.extend(Sha1::digest(PIECE)));
+        info.push(b'e');
+        let info = Arc::new(Info::parse(&info).unwrap());
+        let store = Memory::new(&ContentConfig::new(""));
+        let content = store.create(&NewTorrent::of(&info).unwrap()).unwrap();
+        for piece in 0..2 {
+            content.write(u64::from(piece) << 14, &PIECE).unwrap();
+            content.mark_complete(piece).unwrap();
+        }
+        let store = StripeCache::new(Arc::new(store), StripeCacheOptions::new()).unwrap();
+        let resources = Resources::new(SessionConfig::new(PeerId::new([1; 20])), Arc::new(store), Vec::new());
+        let torrent = Torrent::new(info.info_hash(), Arc::new(resources), None);
+        torrent.make_ready(info, Arc::new(Unreadable(content))).unwrap();
+        let ready = torrent.ready().unwrap();
+        for piece in 0..2 {
+            torrent.unreadable(piece, &ready.content.read_piece(piece).unwrap_err());
+        }
+        assert_eq!([torrent.has(0), torrent.has(1)], [false; 2]);
+        torrent.follow(None);
+        assert_eq!([torrent.has(0), torrent.has(1)], [true; 2], "other programs have changed it");
     }
 
     #[test]

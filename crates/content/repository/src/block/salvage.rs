@@ -244,11 +244,11 @@ impl Scan<'_> {
             // The first of those that contradict it is the strongest.
             let shared = claims.iter().flat_map(|at| [slabs.get(at), content.get(at)]).flatten().min();
             let strongest: Option<Strength> = around.max(same).max(of(shared));
-            // Bytes of a piece that verifies are content, whatever they look like.
-            let is_content = around.is_some_and(|around| around.evidence[1]);
-            let is_alike = strongest.is_some_and(|other| other.evidence == strength.evidence);
-            undecided += u32::from(is_alike && !is_content);
             if around.or(same).is_some() || of(shared) > Some(strength) {
+                // Bytes of a piece that verifies are content, whatever they look like.
+                let is_content = around.is_some_and(|around| around.evidence[0]);
+                let is_alike = strongest.is_some_and(|other| other.evidence == strength.evidence);
+                undecided += u32::from(is_alike && !is_content);
                 continue;
             }
             let at = chosen.len() as u32;
@@ -280,7 +280,7 @@ impl Scan<'_> {
         let candidate = |(&(entry, _), claims): (&(RootEntry, Layout), Vec<u32>)| {
             let inside = count(&claimed, entry.slot().block);
             let contradictions = Reverse(inside + claims.iter().map(|&block| others(block)).sum::<u64>());
-            let evidence = [named.contains(&entry), false];
+            let evidence = [false, named.contains(&entry)];
             Candidate { entry, claims, strength: Strength { evidence, outside: inside == 0, contradictions } }
         };
         let mut candidates: Vec<_> = inodes.iter().zip(claims).map(candidate).collect();
@@ -290,16 +290,17 @@ impl Scan<'_> {
                 continue;
             }
             let Some(metainfo) = torrent_files(&same[0].entry.info_hash()) else { continue };
-            for it in same.iter_mut().take(MOST_VERIFIED.0) {
+            // One without blocks has no piece.
+            for it in same.iter_mut().filter(|it| !it.claims.is_empty()).take(MOST_VERIFIED.0) {
                 let verified = self.verifies(it.entry, metainfo.info(), |block| others(block) > 0);
-                it.strength.evidence[1] = verified.unwrap_or(false);
+                it.strength.evidence[0] = verified.unwrap_or(false);
             }
         }
         candidates
     }
 
-    /// Whether more of its pieces verify than do not, of the first that are complete; pieces in blocks that
-    /// are `disputed` come first.
+    /// Whether more of its pieces verify than do not, of the first that are complete: of those with blocks
+    /// that are `disputed`, or of all if there are none.
     fn verifies(
         &self,
         entry: RootEntry,
@@ -314,11 +315,17 @@ impl Scan<'_> {
         let content =
             BlockStore { store: Arc::new(store), report: Arc::new(report) }.open(&entry.info_hash())?;
         let (new, geometry) = (NewTorrent::of(info)?, content.geometry());
-        let mut pieces: Vec<_> = content.pieces()?.iter().collect();
-        pieces.sort_by_key(|&piece| {
-            let place = geometry.piece(piece).ok().and_then(|range| content.place(range.start));
-            !place.is_some_and(|place| disputed((place >> self.shift) as u32))
-        });
+        let is_disputed = |&piece: &u32| {
+            geometry.piece(piece).is_ok_and(|range| {
+                let mut blocks = range.start >> self.shift..=(range.end - 1) >> self.shift;
+                let place = |block| content.place(block << self.shift);
+                blocks.any(|at| place(at).is_some_and(|place| disputed((place >> self.shift) as u32)))
+            })
+        };
+        let (mut pieces, rest): (Vec<_>, Vec<_>) = content.pieces()?.iter().partition(is_disputed);
+        if pieces.is_empty() {
+            pieces = rest;
+        }
         pieces.truncate(MOST_VERIFIED.1);
         let mut chunk = Vec::new();
         let right = |piece: &&u32| matches!(verify(&*content, Some(info), **piece, &mut chunk), Ok(true));
@@ -343,7 +350,7 @@ struct Candidate {
 /// How likely a candidate is an i-node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Strength {
-    /// Whether an entry of the old root names it, and whether its pieces verify.
+    /// Whether its pieces verify, and whether an entry of the old root names it.
     evidence: [bool; 2],
     /// Whether it lies in no other's blocks.
     outside: bool,

@@ -16,6 +16,8 @@ use super::{folder, place::Time};
 /// The steps on the disk, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DiskStep {
+    /// Opens the lock, for writing.
+    Lock,
     /// Writes to a file of a torrent.
     Write(usize),
     /// Flushes it.

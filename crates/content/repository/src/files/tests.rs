@@ -312,6 +312,21 @@ fn a_torrent_is_not_used_if_its_missing_pieces_cannot_be_noted() {
     );
 }
 
+/// Nothing is flushed: folders of some such file systems cannot be.
+#[test]
+fn a_read_only_file_system_is_not_written_to() {
+    let (folder, store, content) = created();
+    put(&*content, 0, 1);
+    store.flush().unwrap();
+    drop((content, store));
+    let store = open_hooked(folder.path(), |_| Err(rustix::io::Errno::ROFS.into()));
+    let content = store.open(&HASH).unwrap();
+    assert!(content.is_read_only());
+    assert!(matches!(content.mark_incomplete(0), Err(Error::ReadOnly { .. })));
+    store.flush().unwrap();
+    assert_eq!(content.read_piece(0).unwrap(), [1; PIECE as usize]);
+}
+
 #[test]
 fn a_create_that_cannot_be_undone_keeps_its_name() {
     let folder = tempfile::tempdir().unwrap();

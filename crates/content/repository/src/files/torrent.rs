@@ -594,6 +594,9 @@ impl Content for Handle {
     fn mark_incomplete(&self, piece: u32) -> Result<bool> {
         let torrent = &*self.0;
         let range = torrent.geometry().piece(piece)?;
+        if torrent.volume.read_only {
+            return Err(Error::ReadOnly { why: "so is its file system" });
+        }
         // Until all is done, the bit is not written again.
         let _bits = torrent.bits.lock();
         let sectors = {

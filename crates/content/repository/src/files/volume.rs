@@ -59,7 +59,9 @@ impl Volume {
         let (folder, hidden, lock, read_only) = (|| {
             let folder = OwnedFd::from(File::open(&path)?);
             let hidden = walk::make(&disk, &folder, HIDDEN)?;
-            let lock = folder::open(&hidden, "lock", OFlags::RDWR | OFlags::CREATE, 0o666);
+            let lock = disk
+                .step(DiskStep::Lock)
+                .and_then(|_| folder::open(&hidden, "lock", OFlags::RDWR | OFlags::CREATE, 0o666));
             let read_only = matches!(&lock, Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem);
             let lock = if read_only { folder::open(&hidden, "lock", OFlags::RDONLY, 0)? } else { lock? };
             Ok((folder, hidden, lock, read_only))
@@ -68,8 +70,11 @@ impl Volume {
         let lock = Locked::lock(lock, &path, read_only)?;
         let (states, making) = (|| {
             let made = (walk::make(&disk, &hidden, "torrents")?, walk::make(&disk, &hidden, "making")?);
-            disk.sync(DiskStep::SyncHidden, &hidden)?;
-            disk.sync(DiskStep::SyncStore, &folder)?;
+            // Folders of some read-only file systems cannot be flushed.
+            if !read_only {
+                disk.sync(DiskStep::SyncHidden, &hidden)?;
+                disk.sync(DiskStep::SyncStore, &folder)?;
+            }
             Ok(made)
         })()
         .map_err(opening)?;

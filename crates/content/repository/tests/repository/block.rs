@@ -212,7 +212,7 @@ fn a_damaged_root_costs_the_last_change_at_most() {
     ));
 }
 
-fn all_sectors(device: &SparseDevice) -> Vec<Sector> {
+pub(crate) fn all_sectors(device: &SparseDevice) -> Vec<Sector> {
     let mut all = vec![Sector::ZERO; device.sectors() as usize];
     device.read(0, &mut all).unwrap();
     all
@@ -283,31 +283,6 @@ fn torrents_of_less_than_a_block_tell_its_size_without_a_root() {
     let store = boot(&device);
     assert_eq!((&*store.report().damage, store.block_size()), (&[][..], 64 << 10));
     (1..3).for_each(|n| assert_has(&store, n, [0]));
-}
-
-#[test]
-fn content_that_looks_like_an_inode_is_none_without_a_root() {
-    let device = small();
-    let store = boot(&device);
-    // The i-node of a torrent, which the content of another repeats in each block.
-    fill(&store, 1, 16 * KIB, [0]);
-    store.flush().unwrap();
-    let mut inode = [Sector::ZERO];
-    device.read(8, &mut inode).unwrap();
-    let hostile = store.create(&NewTorrent::new(hash(2), 64 * KIB, PIECE).unwrap()).unwrap();
-    for piece in 0..4_u8 {
-        let mut bytes = vec![0; PIECE as usize];
-        bytes[..1024].copy_from_slice(&inode[0].0[..1024]);
-        hostile.write(u64::from(piece) * 16 * KIB, &bytes).unwrap();
-        assert!(hostile.mark_complete(piece.into()).unwrap());
-    }
-    store.flush().unwrap();
-    drop((hostile, store));
-    device.write(0, &[&[Sector::ZERO; 8]]).unwrap();
-    assert_eq!(salvage(&device), 2);
-    let store = boot(&device);
-    assert_has(&store, 1, [0]);
-    assert_eq!(store.open(&hash(2)).unwrap().pieces().unwrap().count(), 4);
 }
 
 #[test]

@@ -13,13 +13,14 @@ use std::{
 
 use swarmkeep_content::{
     ContentExt, ContentRepository, Error, InfoHash, NewTorrent,
-    block::{Allocation, BlockDevice, BlockStore, FormatOptions, Sector},
+    block::{Allocation, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector},
 };
 use swarmkeep_kit::device::{Access, SparseDevice};
+use swarmkeep_metainfo::{Creation, Format, Metainfo};
 
 use crate::{
-    block::{boot, devices, salvage, small},
-    blocks_of, corrupt, hash, sector,
+    block::{all_sectors, boot, devices, salvage, small},
+    blocks_of, bytes, corrupt, hash, sector,
 };
 
 fn seal(owner: u64, index: u64, payload: &[u8]) -> [u8; 512] {
@@ -158,6 +159,78 @@ fn content_does_not_say_how_long_a_salvage_takes() {
         assert_eq!(salvage(&device), 1);
         let read = read.load(SeqCst);
         assert!(read < 2 * device.sectors(), "{read} sectors of {}", device.sectors());
+    }
+}
+
+/// A torrent of 8 pieces of two blocks each.
+fn metainfo(n: u64) -> Metainfo {
+    let mut builder = Creation::builder("it", Format::V1);
+    builder.piece_length(32 << 10).file(["it"], 256 << 10, false);
+    let mut creation = builder.build().unwrap();
+    for piece in 0..8 {
+        let mut hasher = creation.hasher(piece as u32).unwrap();
+        hasher.update(&bytes(n, piece << 15..(piece + 1) << 15));
+        creation.set(hasher.finish().unwrap());
+    }
+    Metainfo::parse(&creation.finish().unwrap()).unwrap()
+}
+
+/// A torrent has a block of each of two deleted ones, of which all other pieces are right. Old entries name
+/// these, and there are more forgeries of its i-node than are verified. Only the disputed pieces, in all of
+/// their blocks, say which one is real.
+#[test]
+fn a_torrent_with_blocks_of_deleted_ones_is_the_one_that_verifies_in_them() {
+    for is_known in [true, false] {
+        let [_, device] = devices(FormatOptions::new());
+        let store = boot(&device);
+        let torrents = [1, 2, 3].map(metainfo);
+        let hashes = torrents.each_ref().map(|it| it.info().info_hash());
+        let create = |nth: usize| store.create(&NewTorrent::of(torrents[nth].info()).unwrap()).unwrap();
+        let [low, high] = [0, 1].map(create);
+        let entries = [2, 6].map(|at| sector(&device, at));
+        let contents = [low, high, create(2)];
+        let fill = |torrent: usize, blocks: &[u64]| {
+            let content = &contents[torrent];
+            for at in blocks.iter().map(|block| block << 14) {
+                content.write(at, &bytes(torrent as u64 + 1, at..at + (16 << 10))).unwrap();
+            }
+            (0..8).for_each(|piece| _ = content.mark_complete(piece));
+            store.flush().unwrap();
+        };
+        for deleted in [0, 1] {
+            // The lowest block is the second one of a piece.
+            fill(deleted, &[13, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15]);
+        }
+        let (before, free) =
+            (all_sectors(&device), contents[1].place(15 << 14).unwrap() as usize / SECTOR + 4);
+        for (deleted, block) in [(1, 0), (0, 1)] {
+            assert!(store.delete(&hashes[deleted]).unwrap());
+            fill(2, &[block]);
+        }
+        let mut image = all_sectors(&device);
+        // As without discards, and if the writes that erase i-nodes do not arrive.
+        for (now, before) in image.iter_mut().zip(&before) {
+            for (now, before) in now.0.chunks_exact_mut(512).zip(before.0.chunks_exact(512)) {
+                if now.iter().all(|byte| *byte == 0) {
+                    now.copy_from_slice(before);
+                }
+            }
+        }
+        image[..8].fill(Sector::ZERO);
+        if is_known {
+            [image[2], image[6]] = entries;
+            for (uid, forged) in (1..=20).zip(&mut image[free..]) {
+                let inode = inode([1, 0], 256 << 10, 32 << 10, (uid << 32, hashes[2]));
+                forged.0[..512].copy_from_slice(&inode);
+            }
+        }
+        device.write(0, &[&image]).unwrap();
+        let at_hand = if is_known { &torrents[..] } else { &torrents[..2] };
+        let file = |it: &InfoHash| at_hand.iter().find(|file| file.info().info_hash() == *it).cloned();
+        let salvaged = BlockStore::salvage(Arc::clone(&device), &file).unwrap();
+        assert_eq!(salvaged, if is_known { (1, 0) } else { (2, 1) });
+        let complete = || boot(&device).open(&hashes[2]).unwrap().pieces().unwrap().count();
+        assert!(!is_known || complete() == 1);
     }
 }
 

@@ -240,7 +240,7 @@ impl Handle {
 }
 
 impl Content for Handle {
-    forward! { it, it.torrent.inner; place, is_read_only, verify_changes, room_for }
+    forward! { it, it.torrent.inner; place, is_read_only, changes, verify_changes, room_for }
 
     fn geometry(&self) -> Geometry {
         self.torrent.geometry
