@@ -116,7 +116,8 @@ impl Announcer {
         if client.try_announce(request(*id)).is_err() {
             // On a busy machine, the latest announce may be minutes ago.
             *id = client.connect();
-            client.announce(request(*id));
+            // A list may refuse the torrent.
+            let _ = client.try_announce(request(*id));
         }
     }
 }
