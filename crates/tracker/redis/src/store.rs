@@ -92,10 +92,7 @@ impl RedisRepository {
     /// The limits that it supports.
     pub const BOUNDED: BoundedBy = BoundedBy::ENDPOINTS_PER_ADDRESS;
 
-    /// Checks the sizes of a store, without a server.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if the store does not support a value of `config`.
+    /// [`ConfigError`] if a store does not support a value of `config`. Asks no server.
     pub fn check(config: &RepositoryConfig) -> Result<(), ConfigError> {
         sizes(config).map(drop)
     }
@@ -228,7 +225,7 @@ impl RedisRepository {
     }
 }
 
-/// The lifetime, the most endpoints per address (0: any number), and the number of shards.
+/// The lifetime, the most endpoints per address (0: any number), and the shards.
 fn sizes(config: &RepositoryConfig) -> Result<(u32, u16, u32), ConfigError> {
     let lifetime = config.lifetime_secs(u64::from(u32::MAX / 2))? as u32;
     config.refuse_limits_but(RedisRepository::BOUNDED)?;
@@ -238,8 +235,8 @@ fn sizes(config: &RepositoryConfig) -> Result<(u32, u16, u32), ConfigError> {
     };
     let given = config.shard_count().unwrap_or(SHARDS as usize);
     let shards = u32::try_from(given).ok().filter(|&shards| is_number_of_shards(shards));
-    let shards = shards.ok_or(ConfigError::Shards { given, least: 1, most: MOST_SHARDS as usize })?;
-    Ok((lifetime, limit, shards))
+    let wrong = ConfigError::Shards { given, least: 1, most: MOST_SHARDS as usize };
+    shards.map(|shards| (lifetime, limit, shards)).ok_or(wrong)
 }
 
 /// Returns the layout of the existing store, or creates one. `asked` is the only program that may keep it.

@@ -42,8 +42,7 @@ pub struct Config {
     /// The longest time from connecting, or from one answer, to the end of the next request. After that the
     /// connection is closed.
     pub http_patience: Duration,
-    /// The same for [proxies](Rules::http_proxies): longer than they keep an idle connection, so that they
-    /// never send a request into one that is being closed.
+    /// The same for [proxies](Rules::http_proxies): longer than they keep an idle connection.
     pub http_proxy_patience: Duration,
     /// The address of the admin server: metrics, health, an API and a dashboard. Metrics and health need no
     /// token, so only operators should be able to reach the address.

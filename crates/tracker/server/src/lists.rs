@@ -37,7 +37,6 @@ pub trait ListFormat: fmt::Debug + Sized + Send + Sync + 'static {
     fn entries(&self) -> usize;
 }
 
-/// The torrents that are served.
 impl ListFormat for Access {
     type With = ListKind;
 
@@ -59,7 +58,6 @@ impl ListFormat for Access {
     }
 }
 
-/// The members of a private tracker, and the key of their hashes, as for [`Passkeys::load`].
 impl ListFormat for Passkeys {
     type With = HashKey;
 
@@ -74,7 +72,6 @@ impl ListFormat for Passkeys {
     }
 }
 
-/// The networks that are refused.
 impl ListFormat for Networks {
     type With = ();
 
@@ -85,7 +82,7 @@ impl ListFormat for Networks {
     }
 
     fn entries(&self) -> usize {
-        self.len()
+        self.0.len()
     }
 }
 

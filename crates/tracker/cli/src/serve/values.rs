@@ -6,9 +6,11 @@ use std::{
 };
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use swarmkeep_bittorrent::programs::{bytes, in_units};
+use swarmkeep_bittorrent::programs::bytes;
 use swarmkeep_tracker::{ConnectionIds, IpNet, LocalPeers, Reach};
 use tracing_subscriber::filter::LevelFilter;
+
+use crate::units::time;
 
 pub(super) fn level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
@@ -51,10 +53,9 @@ pub(super) fn local_peers(text: &str) -> Result<LocalPeers, String> {
 
 /// A time in whole seconds.
 pub(super) fn seconds(text: &str) -> Result<u32, String> {
-    let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
-    u32::try_from(in_units(text, &units).unwrap_or(0))
-        .ok()
-        .filter(|&seconds| seconds > 0)
+    let whole = time(text).ok().filter(|time| !time.is_zero() && time.subsec_nanos() == 0);
+    whole
+        .and_then(|time| time.as_secs().try_into().ok())
         .ok_or_else(|| "expected a time above 0, such as 2700, 45m or 1h30m; units are s, m, h, d".into())
 }
 
@@ -80,9 +81,9 @@ mod tests {
 
     #[test]
     fn times_are_seconds_or_have_units() {
-        let given = ["2700", "2700s", "45m", "1h30m", "1d", "1.5h"].map(seconds);
-        assert_eq!(given, [2700, 2700, 2700, 5400, 86_400, 5400].map(Ok));
-        for wrong in ["", "0", "0m", "-1", "m", "1w", "1.5s", "4294967295h", "45 m", "1hm"] {
+        let given = ["2700", "2700s", "45m", "1h30m", "1d"].map(seconds);
+        assert_eq!(given, [2700, 2700, 2700, 5400, 86_400].map(Ok));
+        for wrong in ["", "0", "0m", "-1", "m", "500ms", "1500ms", "4294967295h", "1hm"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }

@@ -9,7 +9,7 @@ use super::{AccessError, lines::Lines, list::shown};
 
 /// An immutable set of addresses, with 32 bytes per range of them.
 #[derive(Clone, Default)]
-pub struct Networks(Box<[(u128, u128)]>);
+pub struct Networks(pub(crate) Box<[(u128, u128)]>);
 
 impl Networks {
     /// Reads a text file with [one entry per line](crate::access): a network (`192.0.2.0/24`), an address, or
@@ -20,12 +20,12 @@ impl Networks {
     pub fn load(path: impl AsRef<Path>) -> Result<Self, AccessError> {
         let path = path.as_ref();
         let (mut lines, mut ranges) = (Lines::open(path)?, Vec::new());
-        while let Some(line) = lines.next()?.filter(|line| !line.entry.is_empty()) {
-            ranges.push(range(line.entry).ok_or_else(|| AccessError::Network {
-                path: path.to_owned(),
-                line: line.number,
-                text: shown(line.entry),
-            })?);
+        while let Some(line) = lines.next()? {
+            let wrong =
+                || AccessError::Network { path: path.to_owned(), line: line.number, text: shown(line.entry) };
+            if !line.entry.is_empty() {
+                ranges.push(range(line.entry).ok_or_else(wrong)?);
+            }
         }
         ranges.sort_unstable();
         ranges.dedup_by(|(first, last), (_, before)| {
@@ -44,22 +44,12 @@ impl Networks {
         let after = self.0.partition_point(|(first, _)| *first <= ip);
         after > 0 && ip <= self.0[after - 1].1
     }
-
-    /// The number of ranges that do not touch each other.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether the set is empty.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 /// Prints the number of ranges.
 impl fmt::Debug for Networks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Networks({})", counted(self.len(), "range"))
+        write!(f, "Networks({})", counted(self.0.len(), "range"))
     }
 }
 
@@ -99,7 +89,7 @@ mod tests {
     fn an_address_is_in_a_network_a_range_or_by_itself() {
         let text = "192.0.2.0/25 # all\n\n192.0.2.128/25\n198.51.100.7\n203.0.113.5 - 203.0.113.9\n2001:db8::/32\n::1";
         let networks = load(text).unwrap();
-        assert_eq!((networks.len(), networks.is_empty()), (5, false), "neighbours are one range");
+        assert_eq!(networks.0.len(), 5, "neighbours are one range");
         for (ip, expected) in [
             ("192.0.1.255", false),
             ("192.0.2.0", true),
@@ -120,7 +110,7 @@ mod tests {
         }
         assert!(!load("").unwrap().contains(IpAddr::from([0; 4])));
         let all = load("::/0\n0.0.0.0/0\n").unwrap();
-        assert!(all.len() == 1 && all.contains(IpAddr::from([255; 16])));
+        assert!(all.0.len() == 1 && all.contains(IpAddr::from([255; 16])));
     }
 
     #[test]
