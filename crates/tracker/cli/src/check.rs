@@ -238,7 +238,8 @@ impl Write for TimedStream {
 fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<(), Box<dyn Error>> {
     let is_announce = path.split('?').next().is_some_and(|path| path.contains("announce"));
     let query = if is_announce && !path.contains('?') { STOPPED } else { "" };
-    write!(stream, "GET {path}{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    let request = format!("GET {path}{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
         // Many servers end a TLS connection without `close_notify`.

@@ -158,7 +158,7 @@ fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
 }
 
 /// Wrong files, and a part of the message about each.
-const WRONG: [(&str, &str); 41] = [
+const WRONG: [(&str, &str); 45] = [
     ("interval = 1h", ":1: expected a value; text stands in quotes, such as \"30m\""),
     ("interval = \"1h\"", "would be forgotten after 2700"),
     ("lifetime = \"29m\"", "would be forgotten after 1740"),
@@ -170,8 +170,8 @@ const WRONG: [(&str, &str); 41] = [
     ("max-bytes = \"1gb\"", "units are kB, MB, GB, TB, KiB, MiB, GiB, TiB"),
     ("max-bytes = \"1MB\"\nrepository = \"btreemap\"", "bytes"),
     ("max-swarms = 0", "expected a whole number above 0"),
-    ("snapshot-every = \"1w\"", "units are s, m, h, d"),
-    ("snapshot-every = \"30m1h\"", "units are s, m, h, d"),
+    ("snapshot-every = \"1x\"", "units are s, m, h, d"),
+    ("snapshot-every = \"1h30\"", "units are s, m, h, d"),
     ("udp = [\"127.0.0.1:7\", \"127.0.0.1:7\"]", "127.0.0.1:7 is given twice"),
     ("http = [\"127.0.0.1:7\"]\nadmin = \"127.0.0.1:7\"", "127.0.0.1:7 is given twice"),
     ("udp = []", "udp has no address: give one, or off"),
@@ -189,6 +189,10 @@ const WRONG: [(&str, &str); 41] = [
     ("deny-list = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
     ("passkeys = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
     ("user = \"root\"", "root's user or group"),
+    ("refused-networks = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
+    ("connection-id-lifetime = \"17m\"", "expected a time from 2m to 16m"),
+    ("http-proxy-header = \"Via\"", "allowed are X-Forwarded-For, X-Real-IP, CF-Connecting-IP, Forwarded"),
+    ("http-proxy = \"example.org\"", "expected a network or address"),
     ("jitter = 101", "expected a number from 0 to 100"),
     ("workers = 0", "expected a number from 1 to 256"),
     ("repository = \"redis\"", "the repository redis needs --redis-url"),

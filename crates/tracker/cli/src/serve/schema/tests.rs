@@ -24,7 +24,7 @@ const FIELDS: [(&str, &str); 9] = [
         "lifetime: 2760s|{ swarms: Some(6)|peers_per_swarm: Some(7)|endpoints_per_address: Some(9)|bytes: Some(1048576)",
     ),
     (
-        "--redis-url=redis://h --redis-prefix=a: --redis-engine=functions --redis-node=n --redis-patience=11ms",
+        "--repository=redis --redis-url=redis://h --redis-prefix=a: --redis-engine=functions --redis-node=n --redis-patience=11ms",
         r#"urls: ["redis://h"], prefix: "a:", engine: Some(Functions), node: "n", patience: 11ms, connections"#,
     ),
     (
