@@ -99,6 +99,6 @@ fn a_request_over_udp_allocates_nothing_in_the_whole_process() {
     // The first announce makes the swarm, and the first answer of each kind makes lazy values.
     assert_eq!(round(), [16, 20, 20, 29]);
     let ((), allocations) = calls_of_all(|| (0..2000).for_each(|_| _ = round()));
-    // Beside the requests a sweep step may fall into this second.
-    assert!(allocations < 20, "{allocations} allocations in 8,000 requests");
+    // One in each request of a kind would be 2,000. What the tracker does once per second allocates too.
+    assert!(allocations < 500, "{allocations} allocations in 8,000 requests");
 }

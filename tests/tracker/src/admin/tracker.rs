@@ -113,11 +113,11 @@ impl Announcer {
         let peer_id = PeerId::new(*b"-PEERID-not-a-label-");
         let request =
             |id| AnnounceRequest { left, event, ..AnnounceRequest::new(id, info_hash, peer_id, port) };
-        if client.try_announce(request(*id)).is_err() {
-            // On a busy machine, the latest announce may be minutes ago.
+        let answer = client.try_announce(request(*id));
+        // On a busy machine, the latest announce may be minutes ago.
+        if answer.is_err_and(|error| error == "invalid connection id") {
             *id = client.connect();
-            // A list may refuse the torrent.
-            let _ = client.try_announce(request(*id));
+            client.announce(request(*id));
         }
     }
 }
