@@ -30,9 +30,8 @@ use tokio_rustls::rustls::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The tracker, such as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or its admin address,
-    /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200, and an
-    /// announce must not fail: without a query it is of a random torrent, which a tracker with a list
-    /// refuses.
+    /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200, and an announce
+    /// must get an answer of a tracker: a success, if the URL has a query.
     target: CheckTarget,
 
     /// PEM file with the certificate authority of https:// targets. Default: the authorities that the system
@@ -49,6 +48,7 @@ pub(crate) struct Args {
 struct CheckTarget {
     text: String,
     target: Target,
+    query: String,
     tls: bool,
 }
 
@@ -56,15 +56,22 @@ impl FromStr for CheckTarget {
     type Err = swarmkeep_load::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let Some(rest) = text.strip_prefix("https://") else {
-            let target: Target = text.parse()?;
-            return Ok(Self { text: target.to_string(), target, tls: false });
+        let (url, query) = text.split_at(text.find('?').unwrap_or(text.len()));
+        if !query.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Self::Err::Config(format!(
+                "{text}: expected a query without blanks, percent-encoded"
+            )));
+        }
+        let query = query.to_owned();
+        let Some(rest) = url.strip_prefix("https://") else {
+            let target: Target = url.parse()?;
+            return Ok(Self { text: format!("{target}{query}"), target, query, tls: false });
         };
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let port = if has_port { "" } else { ":443" };
         let target = format!("http://{host}{port}{path}").parse()?;
-        Ok(Self { text: text.to_owned(), target, tls: true })
+        Ok(Self { text: text.to_owned(), target, query, tls: true })
     }
 }
 
@@ -76,7 +83,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
 pub(crate) fn run(
-    Args { target: CheckTarget { text, target, tls }, ca, insecure }: Args,
+    Args { target: CheckTarget { text, target, query, tls }, ca, insecure }: Args,
 ) -> Result<(), Box<dyn Error>> {
     let until = Instant::now() + PATIENCE;
     match &target {
@@ -90,11 +97,11 @@ pub(crate) fn run(
                 )?;
                 Ok::<_, Box<dyn Error>>(StreamOwned::new(session, TimedStream::connect(*address, until)?))
             };
-            connected().and_then(|stream| ask(stream, host, path))
+            connected().and_then(|stream| ask(stream, host, path, &query))
         }
         Target::Http { address, host, path } => {
             let connected = TimedStream::connect(*address, until);
-            connected.map_err(Into::into).and_then(|stream| ask(stream, host, path))
+            connected.map_err(Into::into).and_then(|stream| ask(stream, host, path, &query))
         }
     }
     .map_err(|error| {
@@ -234,11 +241,11 @@ impl Write for TimedStream {
     }
 }
 
-/// Requests a path, which must have the status 200, and no failure of an announce.
-fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<(), Box<dyn Error>> {
-    let is_announce = path.split('?').next().is_some_and(|path| path.contains("announce"));
-    let query = if is_announce && !path.contains('?') { STOPPED } else { "" };
-    let request = format!("GET {path}{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+/// Requests a path, which must have the status 200. Without a query, an announce is refused by a good tracker
+/// too.
+fn ask(mut stream: impl Read + Write, host: &str, path: &str, query: &str) -> Result<(), Box<dyn Error>> {
+    // Version 1.0 has no chunks.
+    let request = format!("GET {path}{query} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
@@ -253,15 +260,13 @@ fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<(), Box<
     if status.is_empty() {
         return Err("it has closed the connection without an answer".into());
     }
-    if !status.starts_with(b"HTTP/1.1 200 ") {
+    if ![&b"HTTP/1.0 200 "[..], b"HTTP/1.1 200 "].iter().any(|good| status.starts_with(good)) {
         return Err(format!("{}: {}", printable(status), printable(body.trim_ascii())).into());
     }
     match AnnounceResponse::parse(body) {
-        Ok(Err(failure)) if is_announce => Err(printable(failure.reason).into()),
-        _ => Ok(()),
+        _ if !path.ends_with("/announce") => Ok(()),
+        Ok(Err(failure)) if !query.is_empty() => Err(printable(failure.reason).into()),
+        Ok(_) => Ok(()),
+        Err(_) => Err("it is no tracker: its answer to an announce is none".into()),
     }
 }
-
-/// A stopped announce, which no store keeps.
-const STOPPED: &str = "?info_hash=%53%77%61%72%6d%6b%65%65%70%20%69%73%20%61%6c%69%76%65%3f%21&\
-    peer_id=-XX0000-swarmkeepchk&port=6881&left=0&numwant=0&compact=1&event=stopped";

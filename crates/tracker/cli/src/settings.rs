@@ -148,6 +148,10 @@ pub(crate) fn read(
             } else {
                 vec![value]
             };
+            if values.is_empty() {
+                let place = SettingOrigin::Variable(variable);
+                return Err(Error::Value { place, key: name, message: EMPTY.into() });
+            }
             given.insert(option.get_id().to_string(), (SettingOrigin::Variable(variable), values));
         } else {
             let nearest = nearest(&id, &names).map(|nearest| variable_of(&nearest));

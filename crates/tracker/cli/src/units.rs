@@ -6,8 +6,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// A time in seconds, or in units.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let mut units = text.split(|c: char| !c.is_ascii_alphabetic()).filter(|unit| !unit.is_empty());
+    let is_known = units.all(|unit| ["ms", "s", "m", "h", "d"].contains(&unit));
     let time = text.parse().map(Duration::from_secs).or_else(|_| humantime::parse_duration(text));
-    time.map_err(|_| "expected a time such as 500ms, 10s or 1h30m; units are ms, s, m, h, d".into())
+    time.ok()
+        .filter(|_| is_known)
+        .ok_or_else(|| "expected a time such as 500ms, 10s or 1h30m; units are ms, s, m, h, d".into())
 }
 
 /// A parser of the names of some values.
@@ -34,7 +38,9 @@ mod tests {
         {
             assert_eq!(time(text), Ok(Duration::from_millis(milliseconds)));
         }
-        for wrong in ["", "s", "-1s", "1.5.5s", "1h30", "99999999999999999999s", "18446744073709551615h"] {
+        for wrong in
+            ["", "s", "-1s", "5M", "1w", "1.5.5s", "1h30", "99999999999999999999s", "18446744073709551615h"]
+        {
             assert!(time(wrong).is_err(), "{wrong}");
         }
         for (text, number) in

@@ -75,7 +75,7 @@ pub use xdp::{Xdp, XdpMode};
 #[non_exhaustive]
 pub enum Error {
     /// A socket could not be opened.
-    #[error("cannot listen on {protocol} {address}: {}; {}", in_words(source), remedy(source))]
+    #[error("cannot listen on {protocol} {address}: {}; {}", in_words(source), remedy(source, address.port()))]
     Bind {
         /// `udp`, `http`, `https` or `admin`.
         protocol: &'static str,
@@ -135,9 +135,9 @@ pub enum Error {
     NoEntropy(rand::rngs::SysError),
 }
 
-fn remedy(source: &io::Error) -> &'static str {
+fn remedy(source: &io::Error, port: u16) -> &'static str {
     match source.kind() {
-        io::ErrorKind::PermissionDenied => {
+        io::ErrorKind::PermissionDenied if port < 1024 => {
             "ports below 1024 are for root: start as root, and let --user name another user, or give the process CAP_NET_BIND_SERVICE"
         }
         _ => "give an address of this machine and a port that is free",

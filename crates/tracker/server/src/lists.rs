@@ -82,7 +82,7 @@ impl ListFormat for Networks {
     }
 
     fn entries(&self) -> usize {
-        self.0.len()
+        self.len()
     }
 }
 

@@ -164,9 +164,11 @@ impl Rules {
         }
         let ip = self.local_peers.listed(ip, listener).ok_or_else(|| {
             static FIRST: Once = Once::new();
-            FIRST.call_once(|| {
-                warn!("a peer at a private or loopback address was refused, as all such are: {ON_A_LAN}")
-            });
+            if self.local_peers == LocalPeers::Near && Reach::of_peer(ip).is_some() {
+                FIRST.call_once(|| {
+                    warn!("a peer at a private or loopback address was refused, as all such are: {ON_A_LAN}");
+                });
+            }
             Refusal::Address
         })?;
         Endpoint::new(ip, port).map_err(Refusal::Field)

@@ -30,10 +30,13 @@ pub(super) fn read(path: &Path) -> Result<ConnectionKey, Contradiction> {
     if metadata.permissions().mode() & 0o007 != 0 {
         return Err(wrong("everybody can read or change it: chmod o= it".into()));
     }
-    let folder = path.canonicalize().and_then(|path| fs::metadata(path.parent().unwrap_or(Path::new("/"))));
-    let folder = folder.map_err(|error| wrong(format!("cannot look at its folder: {error}")))?;
-    if folder.permissions().mode() & 0o002 != 0 {
-        return Err(wrong("everybody can put another in its place: chmod o-w its folder".into()));
+    // Of the file, and of a link to it.
+    for path in [path.canonicalize(), std::path::absolute(path)] {
+        let folder = path.and_then(|path| fs::metadata(path.parent().unwrap_or(Path::new("/"))));
+        let folder = folder.map_err(|error| wrong(format!("cannot look at its folder: {error}")))?;
+        if folder.permissions().mode() & 0o002 != 0 {
+            return Err(wrong("everybody can put another in its place: chmod o-w its folder".into()));
+        }
     }
     let mut secret = Vec::new();
     // One byte more than the longest secret and the end of its line.

@@ -522,7 +522,8 @@ impl Settings {
 
     /// Reads the certificate again for the connections to come.
     pub(crate) fn renew_certificate(&self, kept: &RunState) -> Result<(), Box<dyn Error>> {
-        match (&kept.tls, self.certificate()?) {
+        let is_named = self.live.tls_certificate.is_some() || self.live.tls_key.is_some();
+        match (&kept.tls, if is_named { self.certificate()? } else { None }) {
             (Some(tls), Some((certificate, key))) => tls.reload(certificate, key)?,
             (None, Some(_)) => {
                 warn!("the tracker began without a certificate: one for HTTPS needs a restart")
@@ -562,9 +563,12 @@ impl Settings {
             let now = now.and_then(|now| now.refused.as_ref());
             rules.refused = Some(NetworkList::load_after(now, (), path)?);
         }
-        rules.rate = kept.limiter(*requests, *requests_at_once);
+        rules.rate = kept.limiter_of(*requests, *requests_at_once);
         rules.unlimited.clone_from(&self.live.unlimited);
         rules.http_proxies.clone_from(&self.live.http_proxy);
+        if rules.http_proxies.iter().any(|network| network.prefix_len() == 0) {
+            warn!("http-proxy contains all addresses, so every client can choose its own: name the proxies");
+        }
         rules.http_proxy_header = self.live.http_proxy_header;
         Ok(rules)
     }
@@ -624,7 +628,7 @@ pub(crate) struct Judged {
 pub(crate) struct RunState {
     passkey_key: HashKey,
     rate_key: HashKey,
-    limiter: Option<((u32, u32), Arc<RateLimiter>)>,
+    pub(crate) limiter: Option<((u32, u32), Arc<RateLimiter>)>,
     pub(crate) tls: Option<Tls>,
     /// Whether a service manager has handed over sockets for clients.
     pub(crate) handed_over: bool,
@@ -646,7 +650,7 @@ impl RunState {
     }
 
     /// The present limiter, or a new one if its limits have changed.
-    fn limiter(&mut self, rate: u32, burst: u32) -> Option<Arc<RateLimiter>> {
+    fn limiter_of(&mut self, rate: u32, burst: u32) -> Option<Arc<RateLimiter>> {
         if rate == 0 {
             self.limiter = None;
         } else if self.limiter.as_ref().is_none_or(|(limits, _)| *limits != (rate, burst)) {

@@ -35,17 +35,46 @@ impl ProxyHeader {
         }
     }
 
-    /// The client in one element of the header.
+    /// The elements of a line of the header; `None` if it cannot be read.
+    fn elements(self, line: &str) -> Option<Vec<&str>> {
+        match self {
+            Self::Forwarded => unquoted(line, b','),
+            _ => Some(line.split(',').collect()),
+        }
+    }
+
+    /// The client in one of them.
     fn client(self, element: &str) -> Option<IpAddr> {
         let named = |pair: &str| {
             let (key, value) = pair.split_once('=')?;
-            key.trim().eq_ignore_ascii_case("for").then(|| address(value.trim().trim_matches('"')))?
+            let value = value.trim();
+            let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+            key.trim().eq_ignore_ascii_case("for").then(|| address(value))?
         };
         match self {
-            Self::Forwarded => element.split(';').find_map(named),
+            Self::Forwarded => unquoted(element, b';')?.into_iter().find_map(named),
             _ => address(element),
         }
     }
+}
+
+/// Splits a text at a sign outside of quotes; `None` if a quote does not end.
+fn unquoted(text: &str, sign: u8) -> Option<Vec<&str>> {
+    let (mut parts, mut begin, mut is_quoted, mut is_escaped) = (Vec::new(), 0, false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_quoted,
+            b'"' => is_quoted = !is_quoted,
+            _ if byte == sign && !is_quoted => {
+                parts.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    (!is_quoted).then_some(parts)
 }
 
 /// Whether the operator has listed this address as a proxy's.
@@ -67,8 +96,8 @@ pub(super) fn client_of(peer: IpAddr, headers: &HeaderMap, rules: &Rules) -> Opt
     let mut client = None;
     // Several lines of a header are one list, in their order.
     for line in headers.get_all(header.name()).iter().rev() {
-        let names = line.to_str().ok()?.rsplit(',').map(str::trim).filter(|name| !name.is_empty());
-        for name in names {
+        let names = header.elements(line.to_str().ok()?)?.into_iter().rev();
+        for name in names.map(str::trim).filter(|name| !name.is_empty()) {
             let ip = header.client(name)?;
             if !is_proxy(ip, proxies) {
                 return Some(ip);
@@ -119,6 +148,9 @@ mod tests {
             (ProxyHeader::Forwarded, "for=198.51.100.7;by=10.0.0.2, for=10.1.1.1", Some("198.51.100.7")),
             (ProxyHeader::Forwarded, "for=198.51.100.7, proto=http", None),
             (ProxyHeader::Forwarded, "for=_hidden", None),
+            (ProxyHeader::Forwarded, r#"for=198.51.100.7;host="x,for=203.0.113.9""#, Some("198.51.100.7")),
+            (ProxyHeader::Forwarded, r#"host="x;for=203.0.113.9\",";for=198.51.100.7"#, Some("198.51.100.7")),
+            (ProxyHeader::Forwarded, r#"for=198.51.100.7;host="x"#, None),
             (ProxyHeader::Forwarded, "198.51.100.7", None),
         ] {
             assert_eq!(client_by(header, "10.0.0.1", &[line]).as_deref(), named, "{line}");

@@ -199,7 +199,7 @@ impl Table {
         open().for_each(|connection| *of_address.entry(connection.from).or_default() += 1);
         let waiting = open().map(|connection| (connection, connection.waiting_since.load(Relaxed)));
         let ends = waiting.filter(|(_, since)| *since != BUSY).max_by_key(|(connection, since)| {
-            (of_address[&connection.from], Reverse(*since), Reverse(connection.number))
+            (!connection.is_proxy, of_address[&connection.from], Reverse(*since), Reverse(connection.number))
         });
         if let Some((ends, _)) = ends {
             ends.close.notify_one();
@@ -216,8 +216,10 @@ impl Table {
             if since == BUSY {
                 continue;
             }
-            if longest.is_none_or(|(earliest, _)| since < earliest) {
-                longest = Some((since, connection));
+            // A proxy sends its next request into a connection that waits.
+            let waits = (connection.is_proxy, since);
+            if longest.is_none_or(|(longest, _)| waits < longest) {
+                longest = Some((waits, connection));
             }
             seen += 1;
             if seen == LOOKED_AT {

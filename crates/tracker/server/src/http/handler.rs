@@ -110,7 +110,8 @@ impl HttpHandler {
             Kind::Scrape => ScrapeRequest::parse(request.query).map_or(0, hashes),
             _ => 0,
         };
-        let admitted = request.client.map_or(Ok(()), |ip| rules.is_in_time(ip.to_canonical(), hashes, now));
+        let client = request.client.ok_or(Refusal::NoClient);
+        let admitted = client.and_then(|ip| rules.is_in_time(ip.to_canonical(), hashes, now));
         let answered = match (admitted.and_then(|()| rules.is_member(passkey)), kind) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,

@@ -121,7 +121,7 @@ impl ConnectionIds {
             hours,
             now,
             tick: at,
-            ticks: (self.lifetime_secs / Self::TICK_SECS) as i8,
+            ticks: self.lifetime_secs.div_ceil(Self::TICK_SECS) as i8,
         }
     }
 
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_lifetime_is_kept_up_to_16_minutes() {
-        for (given, kept) in [(0, 120), (300, 296), (960, 960), (u64::MAX, 960)] {
+        for (given, kept) in [(0, 120), (300, 304), (960, 960), (u64::MAX, 960)] {
             for start in START.as_secs()..START.as_secs() + 3700 {
                 let ids = ids("one").lifetime(given);
                 let id = ids.at(at(start)).issue(HERE);

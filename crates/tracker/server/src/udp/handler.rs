@@ -70,8 +70,9 @@ impl Handler {
                     RequestState::Announce(transaction_id, announce)
                 }
                 PacketOutcome::Scrape(transaction_id) => RequestState::Scrape(transaction_id),
-                PacketOutcome::Refused(_, Refusal::TooOften) => {
-                    self.counters.refused(Reason::TooOften);
+                // An error is longer than a connect, whose source may be forged.
+                PacketOutcome::Refused(_, refusal @ (Refusal::TooOften | Refusal::RefusedAddress)) => {
+                    self.counters.refused(refusal.reason());
                     RequestState::Ignored
                 }
                 PacketOutcome::Refused(transaction_id, refusal) => {

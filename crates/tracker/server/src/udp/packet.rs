@@ -13,7 +13,7 @@ use swarmkeep_tracker_protocol::{
 use super::IdsAt;
 use crate::{
     Reach,
-    metrics::{Counters, Kind, Reason},
+    metrics::{Counters, Kind},
     refusal::Refusal,
     rules::Rules,
     seldom::log_stranger,
@@ -36,9 +36,7 @@ impl BatchContext<'_> {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
                 self.counters.request(Kind::Connect, family);
                 if self.rules.refuses(source.ip()) {
-                    // An error is longer than a connect, whose source may be forged.
-                    self.counters.refused(Reason::RefusedAddress);
-                    return PacketOutcome::Nothing;
+                    return PacketOutcome::Refused(transaction_id, Refusal::RefusedAddress);
                 }
                 let connection_id = self.ids.issue(source.ip());
                 return PacketOutcome::Connect(ConnectResponse { transaction_id, connection_id });
