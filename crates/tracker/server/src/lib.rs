@@ -19,6 +19,26 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+/// An enum of values with names.
+macro_rules! named {
+    ($(#[$doc:meta])* pub enum $name:ident { $($(#[$of:meta])* $value:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$of])* $value,)+ }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$value),+];
+
+            /// Its name in metrics, files and settings.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$value => $text,)+ }
+            }
+        }
+    };
+}
+
 pub mod access;
 mod address;
 mod admin;

@@ -7,34 +7,21 @@ use ipnet::IpNet;
 
 use crate::Rules;
 
-/// The header in which a proxy names the client of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ProxyHeader {
-    /// Each proxy appends the address from which it received the request.
-    XForwardedFor,
-    /// One address, as of nginx.
-    XRealIp,
-    /// One address, as of Cloudflare.
-    CfConnectingIp,
-    /// RFC 7239.
-    Forwarded,
+named! {
+    /// The header in which a proxy names the client of a request.
+    pub enum ProxyHeader {
+        /// Each proxy appends the address from which it received the request.
+        XForwardedFor = "X-Forwarded-For",
+        /// One address, as of nginx.
+        XRealIp = "X-Real-IP",
+        /// One address, as of Cloudflare.
+        CfConnectingIp = "CF-Connecting-IP",
+        /// RFC 7239.
+        Forwarded = "Forwarded",
+    }
 }
 
 impl ProxyHeader {
-    /// Every variant.
-    pub const ALL: [Self; 4] = [Self::XForwardedFor, Self::XRealIp, Self::CfConnectingIp, Self::Forwarded];
-
-    /// The name of the header.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::XForwardedFor => "X-Forwarded-For",
-            Self::XRealIp => "X-Real-IP",
-            Self::CfConnectingIp => "CF-Connecting-IP",
-            Self::Forwarded => "Forwarded",
-        }
-    }
-
     /// The elements of a line of the header; `None` if it cannot be read.
     fn elements(self, line: &str) -> Option<Vec<&str>> {
         match self {
