@@ -106,12 +106,9 @@ impl HttpHandler {
             self.counters.request(kind, family);
         }
         let hashes = |scrape: ScrapeRequest<'_>| scrape.info_hashes().take(Self::MOST_SCRAPED + 1).count();
-        let hashes = match kind {
-            Kind::Scrape => ScrapeRequest::parse(request.query).map_or(0, hashes),
-            _ => 0,
-        };
+        let scrape = (kind == Kind::Scrape).then(|| ScrapeRequest::parse(request.query).map_or(0, hashes));
         let client = request.client.ok_or(Refusal::NoClient);
-        let admitted = client.and_then(|ip| rules.is_in_time(ip.to_canonical(), hashes, now));
+        let admitted = client.and_then(|ip| rules.is_in_time(ip.to_canonical(), scrape.unwrap_or(0), now));
         let answered = match (admitted.and_then(|()| rules.is_member(passkey)), kind) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,
