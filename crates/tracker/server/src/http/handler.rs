@@ -107,8 +107,8 @@ impl HttpHandler {
         }
         let hashes = |scrape: ScrapeRequest<'_>| scrape.info_hashes().take(Self::MOST_SCRAPED + 1).count();
         let scrape = (kind == Kind::Scrape).then(|| ScrapeRequest::parse(request.query).map_or(0, hashes));
-        let client = request.client.ok_or(Refusal::NoClient);
-        let admitted = client.and_then(|ip| rules.is_in_time(ip.to_canonical(), scrape.unwrap_or(0), now));
+        let is_in_time = |ip: IpAddr| rules.is_in_time(ip.to_canonical(), scrape.unwrap_or(0), now);
+        let admitted = request.client.map_or(Ok(()), is_in_time);
         let answered = match (admitted.and_then(|()| rules.is_member(passkey)), kind) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,
