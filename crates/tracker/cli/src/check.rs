@@ -3,12 +3,12 @@
 use std::{
     error::Error,
     fmt::Display,
-    io::{self, ErrorKind, Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
     path::{Path, PathBuf},
     process,
-    str::FromStr,
-    sync::Arc,
+    sync::{Arc, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// The tracker, such as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or its admin address,
     /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200, and an announce
     /// must get an answer of a tracker: a success, if the URL has a query.
-    target: CheckTarget,
+    target: String,
 
     /// PEM file with the certificate authority of https:// targets. Default: the authorities that the system
     /// trusts.
@@ -44,37 +44,6 @@ pub(crate) struct Args {
     insecure: bool,
 }
 
-#[derive(Debug, Clone)]
-struct CheckTarget {
-    text: String,
-    target: Target,
-    query: String,
-    tls: bool,
-}
-
-impl FromStr for CheckTarget {
-    type Err = swarmkeep_load::Error;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (url, query) = text.split_at(text.find('?').unwrap_or(text.len()));
-        if !query.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Self::Err::Config(format!(
-                "{text}: expected a query without blanks, percent-encoded"
-            )));
-        }
-        let query = query.to_owned();
-        let Some(rest) = url.strip_prefix("https://") else {
-            let target: Target = url.parse()?;
-            return Ok(Self { text: format!("{target}{query}"), target, query, tls: false });
-        };
-        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let port = if has_port { "" } else { ":443" };
-        let target = format!("http://{host}{port}{path}").parse()?;
-        Ok(Self { text: text.to_owned(), target, query, tls: true })
-    }
-}
-
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time between requests over UDP, which may lose a request or an answer.
@@ -82,34 +51,42 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
-pub(crate) fn run(
-    Args { target: CheckTarget { text, target, query, tls }, ca, insecure }: Args,
-) -> Result<(), Box<dyn Error>> {
-    let until = Instant::now() + PATIENCE;
-    match &target {
-        Target::Udp(address) => over_udp(*address, until),
-        Target::Http { address, host, path } if tls => {
-            let name = host.rsplit_once(':').map_or(&**host, |(name, _)| name).trim_matches(['[', ']']);
-            let connected = || {
-                let session = ClientConnection::new(
-                    authorities(ca.as_deref(), insecure)?,
-                    name.to_owned().try_into()?,
-                )?;
-                Ok::<_, Box<dyn Error>>(StreamOwned::new(session, TimedStream::connect(*address, until)?))
-            };
-            connected().and_then(|stream| ask(stream, host, path, &query))
-        }
+pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
+    let target = args.target.clone();
+    let (ended, end) = mpsc::channel();
+    // A thread, since finding the address of a name has no deadline of its own.
+    thread::spawn(move || ended.send(check(&args).map_err(|error| in_words(&error))));
+    let late = |_| Err(format!("no answer in {} s", PATIENCE.as_secs()));
+    end.recv_timeout(PATIENCE).unwrap_or_else(late).map_err(|said| format!("{target}: {said}").into())
+}
+
+fn check(Args { target, ca, insecure }: &Args) -> Result<(), Box<dyn Error>> {
+    let (url, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+    if !query.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("expected a query without blanks, percent-encoded".into());
+    }
+    let tls = url.strip_prefix("https://");
+    let url = tls.map_or_else(
+        || url.to_owned(),
+        |rest| {
+            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            format!("http://{host}{}{path}", if has_port { "" } else { ":443" })
+        },
+    );
+    match &url.parse()? {
+        Target::Udp(address) => over_udp(*address),
         Target::Http { address, host, path } => {
-            let connected = TimedStream::connect(*address, until);
-            connected.map_err(Into::into).and_then(|stream| ask(stream, host, path, &query))
+            let stream = TcpStream::connect(address)?;
+            if tls.is_none() {
+                return ask(stream, host, path, query);
+            }
+            let name = host.rsplit_once(':').map_or(&**host, |(name, _)| name).trim_matches(['[', ']']);
+            let authorities = authorities(ca.as_deref(), *insecure)?;
+            let session = ClientConnection::new(authorities, name.to_owned().try_into()?)?;
+            ask(StreamOwned::new(session, stream), host, path, query)
         }
     }
-    .map_err(|error| {
-        let kind = error.downcast_ref().map(io::Error::kind);
-        let is_late = matches!(kind, Some(ErrorKind::WouldBlock | ErrorKind::TimedOut));
-        let said = if is_late { format!("no answer in {} s", PATIENCE.as_secs()) } else { in_words(&error) };
-        format!("{text}: {said}").into()
-    })
 }
 
 fn authorities(ca: Option<&Path>, insecure: bool) -> Result<Arc<ClientConfig>, Box<dyn Error>> {
@@ -177,7 +154,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-fn over_udp(address: SocketAddr, until: Instant) -> Result<(), Box<dyn Error>> {
+fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     let here: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((here, 0))?;
@@ -186,7 +163,7 @@ fn over_udp(address: SocketAddr, until: Instant) -> Result<(), Box<dyn Error>> {
     socket.set_read_timeout(Some(AGAIN))?;
     let request = ConnectRequest { transaction_id: TransactionId(process::id()) }.to_bytes();
     let mut client = Client::new(Family::V4);
-    while Instant::now() < until {
+    loop {
         socket.send(&request)?;
         let mut answer = [0; 2048];
         match socket.recv(&mut answer) {
@@ -200,44 +177,6 @@ fn over_udp(address: SocketAddr, until: Instant) -> Result<(), Box<dyn Error>> {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) => return Err(error.into()),
         }
-    }
-    Err(io::Error::from(ErrorKind::TimedOut).into())
-}
-
-/// A connection with a time at which it ends, however slowly the server writes.
-struct TimedStream {
-    stream: TcpStream,
-    until: Instant,
-}
-
-impl TimedStream {
-    fn connect(address: SocketAddr, until: Instant) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, until.saturating_duration_since(Instant::now()))?;
-        Ok(Self { stream, until })
-    }
-
-    /// The time that is left, above 0.
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
-        left.map(Some).ok_or_else(|| ErrorKind::TimedOut.into())
-    }
-}
-
-impl Read for TimedStream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(buffer)
-    }
-}
-
-impl Write for TimedStream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
     }
 }
 

@@ -97,7 +97,7 @@ impl Keeper {
             while let Some(access) = access.upgrade().filter(|access| is_current(access, &rules)) {
                 match remove(&repository, &access, &rules).await {
                     Ok(swarms) => {
-                        if passes == 0 || swarms > 0 {
+                        if swarms > 0 {
                             info!(swarms, "removed forbidden torrents");
                         }
                         passes += 1;

@@ -246,7 +246,7 @@ fn config_the_start_and_a_reload_refuse_the_same_files_in_the_same_words() {
         write(&text);
         let (code, _, said) = config(&arguments, &[]);
         let said = said.strip_prefix("swarmkeep: ").expect("an error").trim_end();
-        assert!(code == Some(2) && said.contains(words) && !said.contains("secret"), "{text}: {said}");
+        assert!(code == Some(2) && said.contains(words) && !said.contains("me:secret"), "{text}: {said}");
         let (code, refused) = Serve::refused(at_file());
         assert!(code == Some(2) && refused.contains(said), "{text}: {refused}");
         serve.signal("HUP");
