@@ -4,7 +4,7 @@
 use std::{
     num::NonZero,
     sync::{Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use swarmkeep::{
@@ -98,7 +98,9 @@ fn a_request_over_udp_allocates_nothing_in_the_whole_process() {
     };
     // The first announce makes the swarm, and the first answer of each kind makes lazy values.
     assert_eq!(round(), [16, 20, 20, 29]);
+    let began = Instant::now();
     let ((), allocations) = calls_of_all(|| (0..2000).for_each(|_| _ = round()));
-    // One in each request of a kind would be 2,000. What the tracker does once per second allocates too.
-    assert!(allocations < 500, "{allocations} allocations in 8,000 requests");
+    // Beside the requests a sweep step may fall into each second.
+    let most = 20 * (1 + began.elapsed().as_secs());
+    assert!(allocations < most, "{allocations} allocations in 8,000 requests, {most} allowed");
 }

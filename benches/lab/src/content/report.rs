@@ -145,15 +145,16 @@ impl Report {
         let of = [("it takes", Block), ("plain files", Files), ("with a page cache", FilesFree)];
         let cpu = of.map(|(name, way)| self.row(way).map(|row| format!("{name} {} s", significant(row.cpu))));
         let cpu = cpu.into_iter().flatten().collect::<Vec<_>>().join(", ");
-        let Options { torrents, size, cache: memory, .. } = self.options;
+        let Options { torrents, size, cache: memory, block, .. } = self.options;
         let held = u64::from(torrents) * size / memory.max(1);
         format!(
             "\nOn the modelled hard disk, with memory for 1/{held} of the content, the block store behind the stripe cache\n\
              takes **{share:.0} % of the time** of plain files that get pieces in random order{free}.\n\
              Of that, the order of pieces earns a factor of {order:.2}: plain files without a cache that get all pieces of an\n\
-             aligned 4 MiB, then of another. The stripe cache earns a further factor of {cache:.2}, and the layout one of\n\
+             aligned {} KiB, then of another. The stripe cache earns a further factor of {cache:.2}, and the layout one of\n\
              {layout:.2}. Where nothing seeks, CPU time is left: {cpu}. The block store needs no recheck after a crash. The\n\
-             paper measured 3.19 times, with real disks.\n"
+             paper measured 3.19 times, with real disks.\n",
+            block >> 10
         )
     }
 }
