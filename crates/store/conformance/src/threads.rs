@@ -113,8 +113,11 @@ impl<'a> Gate<'a> {
         let mut spins = 0;
         while self.arrived.load(SeqCst) < self.turns * self.threads {
             spins += 1;
-            if spins > 200 {
-                thread::yield_now();
+            match spins {
+                0..=200 => {}
+                201..=2000 => thread::yield_now(),
+                // Another waits for something else, perhaps for long.
+                _ => thread::sleep(Duration::from_micros(100)),
             }
         }
         self.arrived.load(SeqCst) < Self::ENDED

@@ -172,10 +172,10 @@ impl CachedTorrent {
         guarded("", || Ok(self.inner.place(stripe * self.stripe))).ok().flatten()
     }
 
-    /// Writes the gathered bytes of a stripe, in runs, and returns them. `None` if nothing may be written
-    /// now: then the call that made it wait queues the stripe again.
-    pub(super) fn write_stripe(self: &Arc<Self>, core: &CacheCore, stripe: u64) -> Option<UnwrittenStripe> {
-        let writing = self.state.lock().take_off(stripe)?;
+    /// Writes the gathered bytes of a stripe, in runs, and marks the pieces below that are complete there now.
+    /// Does nothing if nothing may be written: then the call that made it wait queues the stripe again.
+    pub(super) fn write_stripe(self: &Arc<Self>, core: &CacheCore, stripe: u64) {
+        let Some(writing) = self.state.lock().take_off(stripe) else { return };
         let bytes = self.state_range(stripe);
         let mut lost = Vec::new();
         let mut failure = None;
@@ -188,7 +188,7 @@ impl CachedTorrent {
             }
         }
         if failure.is_none() {
-            let whole = writing.runs().iter().eq([bytes]);
+            let whole = writing.runs().iter().eq([bytes.clone()]);
             (if whole { &core.whole } else { &core.partial }).fetch_add(1, Relaxed);
         }
         let mut state = self.state.lock();
@@ -197,8 +197,19 @@ impl CachedTorrent {
             state.fail(error, core.serial());
             lost.iter().for_each(|run| self.lose(core, &mut state, run));
         }
+        // In one step with the end of the write: a call that deletes the torrent waits for both.
+        let ready = state.take_ready(&bytes);
+        let again = state.after_landing(stripe);
         drop(state);
-        Some(Arc::into_inner(writing).expect("the state has let it go"))
+        core.give_back_all(Arc::into_inner(writing).expect("the state has let it go"));
+        self.settled.notify_all();
+        if again {
+            core.queue([StripeJob { torrent: Arc::clone(self), stripe }]);
+        }
+        for piece in ready {
+            // The error is kept for the next flush.
+            let _ = self.mark_below(core, piece, true);
+        }
     }
 
     fn state_range(&self, stripe: u64) -> Range<u64> {
@@ -236,23 +247,6 @@ impl CachedTorrent {
         core.read_ahead.forget(self.serial, &range);
         let (chunks, reserved) = state.forget(piece, &range);
         core.give_back(chunks, reserved);
-    }
-
-    /// Completes the write of a stripe: notifies waiters, queues the stripe if it has gathered more, and
-    /// marks pieces in the store below that are now complete there.
-    pub(super) fn landed(self: &Arc<Self>, core: &CacheCore, stripe: u64) {
-        let mut state = self.state.lock();
-        let again = state.after_landing(stripe);
-        let ready = state.take_ready(&self.state_range(stripe));
-        drop(state);
-        self.settled.notify_all();
-        if again {
-            core.queue([StripeJob { torrent: Arc::clone(self), stripe }]);
-        }
-        for piece in ready {
-            // The error is kept for the next flush.
-            let _ = self.mark_below(core, piece, true);
-        }
     }
 
     /// Marks a piece in the store below, which has all of its bytes.

@@ -39,10 +39,7 @@ impl Writers {
 
     /// Writes the stripe of a job.
     pub(super) fn write(&self, StripeJob { torrent, stripe }: &StripeJob) {
-        if let Some(landed) = torrent.write_stripe(&self.core, *stripe) {
-            self.core.give_back_all(landed);
-            torrent.landed(&self.core, *stripe);
-        }
+        torrent.write_stripe(&self.core, *stripe);
     }
 
     /// Puts jobs in the order of the device, and drops the ones that must not be written now.

@@ -169,11 +169,11 @@ impl Broken {
                 own.sort_by_key(|endpoint| Reverse(swarm.peers[endpoint].last_announce));
                 hand_out_window(&own, want, 0, peers);
             }
+            Fault::OneIsASeeder if want != 1 => return false,
             Fault::FewSeedersFirst | Fault::OneIsASeeder => {
                 let (mut all, leechers) = (own.clone(), row(told.families, false));
-                all.retain(|endpoint| !leechers.contains(endpoint));
-                let is_meant =
-                    if self.is(Fault::OneIsASeeder) { want == 1 } else { all.len() * 10 < own.len() };
+                all.retain(|endpoint| swarm.peers[endpoint].role.is_seeder());
+                let is_meant = self.is(Fault::OneIsASeeder) || all.len() * 10 < own.len();
                 if all.is_empty() || !is_meant {
                     return false;
                 }

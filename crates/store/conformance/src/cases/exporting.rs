@@ -1,7 +1,8 @@
 //! Cases of exports and imports: a whole store is read in steps, and imported by another.
 
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    iter,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -376,33 +377,36 @@ pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &d
     let (store, torrent) = (build(subject), hash(1));
     // In an order that no store uses.
     let in_order = || (0..PEERS).map(|n| v4(n * 7919 % PEERS));
+    let places: HashMap<_, _> = in_order().zip(0..).collect();
+    let is_mixed = |records: &[Records]| {
+        let mut promoted = [false; PEERS as usize];
+        for peer in &read(records)[&torrent].peers {
+            promoted[places[&peer.endpoint]] = peer.role.is_seeder();
+        }
+        !promoted.is_sorted_by(|one, next| one >= next)
+    };
     let is_let_in = |_| {
         store.fill(0, (0..PEERS).map(|n| leecher(torrent, v4(n))));
         // Exports until all peers are seeders.
         let done = AtomicBool::new(false);
-        let exports = thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| {
                 for (n, endpoint) in in_order().enumerate() {
                     store.fill(1, [seeder(torrent, endpoint)]);
                     if n % 100 == 0 {
+                        if done.load(SeqCst) {
+                            return;
+                        }
                         // A thread that wakes up may run before the export, on one core too.
                         thread::sleep(Duration::from_micros(50));
                     }
                 }
                 done.store(true, SeqCst);
             });
-            let mut exports = Vec::new();
-            while !done.load(SeqCst) && exports.len() < 300 {
-                exports.push(export(&store, 1, usize::MAX));
-            }
-            exports
-        });
-        exports.iter().any(|records: &Vec<Records>| {
-            let swarms = read(records);
-            let roles: BTreeMap<_, _> =
-                swarms[&torrent].peers.iter().map(|peer| (peer.endpoint, peer.role)).collect();
-            let promoted = in_order().map(|endpoint| roles[&endpoint].is_seeder());
-            !promoted.is_sorted_by(|one, next| one >= next)
+            let exports = iter::repeat_with(|| export(&store, 1, usize::MAX)).take(300);
+            let is_mixed = exports.take_while(|_| !done.load(SeqCst)).any(|records| is_mixed(&records));
+            done.store(true, SeqCst);
+            is_mixed
         })
     };
     // Locks need not be fair, and a busy machine may keep threads from running.
