@@ -62,12 +62,6 @@ impl Cluster {
 }
 
 impl<'a> Migration<'a> {
-    /// The node that the slot leaves.
-    #[must_use]
-    pub fn from(&self) -> usize {
-        self.from
-    }
-
     /// Moves at most `count` keys, and returns how many. 0 if none are left.
     ///
     /// # Errors
@@ -80,9 +74,6 @@ impl<'a> Migration<'a> {
         }
         let port = self.target().port().to_string();
         let mut migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", MILLISECONDS].map(str::as_bytes).to_vec();
-        if let Some(password) = self.target().password() {
-            migrate.extend([b"AUTH", password.as_bytes()]);
-        }
         migrate.push(b"KEYS");
         migrate.extend(keys.iter().map(Vec::as_slice));
         self.source().command(&migrate)?;

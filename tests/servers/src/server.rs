@@ -183,10 +183,6 @@ impl Server {
         self.query(&["CLIENT", "KILL", "TYPE", "normal"])
     }
 
-    pub(crate) fn password(&self) -> Option<&str> {
-        self.password.as_deref()
-    }
-
     fn number<N: std::str::FromStr>(&self, info: &BTreeMap<String, String>, field: &str) -> Result<N> {
         info.get(field).and_then(|value| value.parse().ok()).ok_or_else(|| Error::Unexpected {
             port: self.port(),

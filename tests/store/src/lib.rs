@@ -13,7 +13,7 @@ pub fn assert_plain(message: &str) {
     const WORDS: &str = "digit|non-zero|target type|integer|literal|syntax|..=| is not in |entries|\
         deserialize|os error|did not contain|unexpected end|Error";
     let found = WORDS.split('|').find(|word| message.contains(word));
-    let own = message.replace("iB", "");
+    let own = message.replace("iB", "").replace("kB", "");
     let mut pairs = own.as_bytes().windows(2);
     let is_camel_case = pairs.any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
     assert!(found.is_none() && !is_camel_case, "{message}: {found:?}");

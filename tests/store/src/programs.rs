@@ -74,8 +74,6 @@ pub const ARIA2: Need = Need::program("aria2c", "aria2");
 pub const CHROMEDRIVER: Need = Need::program("chromedriver", "chromium-driver");
 /// A browser.
 pub const CHROMIUM: Need = Need::program("chromium", "chromium");
-/// curl.
-pub const CURL: Need = Need::program("curl", "curl");
 /// An ext4 file system in a file.
 pub const EXT4: Need = Need::other(
     "an ext4 file system on a loop device",
@@ -177,7 +175,7 @@ fn succeeds(command: &mut Command) -> bool {
 }
 
 /// Makes a list of [`Trial`]s from functions, in groups with their needs: `tests! { [REDIS]: one, another;
-/// [REDIS, CURL]: third }`.
+/// [REDIS, ARIA2]: third }`.
 ///
 /// The compiler warns of a function that is in no list, because it is dead code.
 #[macro_export]

@@ -2,6 +2,7 @@
 //! clients.
 
 pub mod admin;
+mod folder;
 pub mod http;
 pub mod https;
 pub mod net;
@@ -9,6 +10,7 @@ pub mod serve;
 mod tracker;
 pub mod udp;
 
+pub use folder::Folder;
 pub use tracker::{Tracker, any_port, build, listening, runtime};
 
 /// The README's own code, compiled and run.

@@ -20,7 +20,7 @@ use swarmkeep_store_tests::{
     until, with,
 };
 use swarmkeep_tracker::{Config, Server, Xdp, XdpMode};
-use swarmkeep_xdp::{Attached, Datagrams, Queue, Settings};
+use swarmkeep_xdp::{Attached, Datagrams, Settings};
 
 use crate::{
     Tracker,
@@ -131,11 +131,6 @@ impl Wire {
 
 /// A program at an interface that passes everything, until it is dropped.
 pub fn program_that_passes_all(interface: &str) -> Attached {
-    attached(interface).0
-}
-
-/// A program that passes everything, and its queue, which sends.
-pub fn attached(interface: &str) -> (Attached, Vec<Queue>) {
     let settings = Settings {
         interface: interface.into(),
         datagrams: Datagrams::From(Vec::new()),
@@ -143,7 +138,7 @@ pub fn attached(interface: &str) -> (Attached, Vec<Queue>) {
         most_queues: 1,
         modes: vec![XdpMode::Native],
     };
-    Attached::new(&settings).expect("a need of this test")
+    Attached::new(&settings).expect("a need of this test").0
 }
 
 /// Runs `ip` with these arguments.

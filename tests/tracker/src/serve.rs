@@ -148,6 +148,22 @@ impl Serve {
         self.child.id()
     }
 
+    /// Its threads, as folders of `/proc`.
+    pub fn tasks(&self) -> impl Iterator<Item = PathBuf> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        tasks.map(|task| task.expect("it runs").path())
+    }
+
+    /// A field of the status of each thread (proc_pid_status(5)).
+    pub fn statuses(&self, field: &str) -> Vec<String> {
+        let of = |task: PathBuf| {
+            let status = fs::read_to_string(task.join("status")).expect("it runs");
+            let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+            value.expect("Linux has it").split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        self.tasks().map(of).collect()
+    }
+
     /// Sends a signal by its name.
     pub fn signal(&self, signal: &str) {
         self::signal(self.child.id(), signal).expect("it runs");

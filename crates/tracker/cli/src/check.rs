@@ -3,18 +3,19 @@
 use std::{
     error::Error,
     fmt::Display,
-    io::{self, ErrorKind, Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
     path::{Path, PathBuf},
     process,
-    str::FromStr,
-    sync::Arc,
+    sync::{Arc, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
-use swarmkeep_load::Target;
+use swarmkeep_load::{Target, printable};
 use swarmkeep_tracker_protocol::{
     bittorrent::{Family, in_words},
+    http::AnnounceResponse,
     udp::{Client, ConnectRequest, Response, TransactionId},
 };
 
@@ -29,8 +30,9 @@ use tokio_rustls::rustls::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The tracker, such as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or its admin address,
-    /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200.
-    target: CheckTarget,
+    /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200, and an announce
+    /// must get an answer of a tracker: a success, if the URL has a query.
+    target: String,
 
     /// PEM file with the certificate authority of https:// targets. Default: the authorities that the system
     /// trusts.
@@ -42,29 +44,6 @@ pub(crate) struct Args {
     insecure: bool,
 }
 
-#[derive(Debug, Clone)]
-struct CheckTarget {
-    text: String,
-    target: Target,
-    tls: bool,
-}
-
-impl FromStr for CheckTarget {
-    type Err = swarmkeep_load::Error;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let Some(rest) = text.strip_prefix("https://") else {
-            let target: Target = text.parse()?;
-            return Ok(Self { text: target.to_string(), target, tls: false });
-        };
-        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let port = if has_port { "" } else { ":443" };
-        let target = format!("http://{host}{port}{path}").parse()?;
-        Ok(Self { text: text.to_owned(), target, tls: true })
-    }
-}
-
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time between requests over UDP, which may lose a request or an answer.
@@ -72,32 +51,42 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
-pub(crate) fn run(
-    Args { target: CheckTarget { text, target, tls }, ca, insecure }: Args,
-) -> Result<(), Box<dyn Error>> {
-    match &target {
+pub(crate) fn run(args: Args) -> Result<(), Box<dyn Error>> {
+    let target = args.target.clone();
+    let (ended, end) = mpsc::channel();
+    // A thread, since finding the address of a name has no deadline of its own.
+    thread::spawn(move || ended.send(check(&args).map_err(|error| in_words(&error))));
+    let late = |_| Err(format!("no answer in {} s", PATIENCE.as_secs()));
+    end.recv_timeout(PATIENCE).unwrap_or_else(late).map_err(|said| format!("{target}: {said}").into())
+}
+
+fn check(Args { target, ca, insecure }: &Args) -> Result<(), Box<dyn Error>> {
+    let (url, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+    if !query.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("expected a query without blanks, percent-encoded".into());
+    }
+    let tls = url.strip_prefix("https://");
+    let url = tls.map_or_else(
+        || url.to_owned(),
+        |rest| {
+            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            format!("http://{host}{}{path}", if has_port { "" } else { ":443" })
+        },
+    );
+    match &url.parse()? {
         Target::Udp(address) => over_udp(*address),
-        Target::Http { address, host, path } if tls => {
-            let name = host.rsplit_once(':').map_or(&**host, |(name, _)| name).trim_matches(['[', ']']);
-            let connected = || {
-                let session = ClientConnection::new(
-                    authorities(ca.as_deref(), insecure)?,
-                    name.to_owned().try_into()?,
-                )?;
-                Ok::<_, Box<dyn Error>>(StreamOwned::new(session, connect(*address)?))
-            };
-            connected().and_then(|stream| ask(stream, host, path))
-        }
         Target::Http { address, host, path } => {
-            connect(*address).map_err(Into::into).and_then(|stream| ask(stream, host, path))
+            let stream = TcpStream::connect(address)?;
+            if tls.is_none() {
+                return ask(stream, host, path, query);
+            }
+            let name = host.rsplit_once(':').map_or(&**host, |(name, _)| name).trim_matches(['[', ']']);
+            let authorities = authorities(ca.as_deref(), *insecure)?;
+            let session = ClientConnection::new(authorities, name.to_owned().try_into()?)?;
+            ask(StreamOwned::new(session, stream), host, path, query)
         }
     }
-    .map_err(|error| {
-        let kind = error.downcast_ref().map(io::Error::kind);
-        let is_late = matches!(kind, Some(ErrorKind::WouldBlock | ErrorKind::TimedOut));
-        let said = if is_late { format!("no answer in {} s", PATIENCE.as_secs()) } else { in_words(&error) };
-        format!("{text}: {said}").into()
-    })
 }
 
 fn authorities(ca: Option<&Path>, insecure: bool) -> Result<Arc<ClientConfig>, Box<dyn Error>> {
@@ -173,14 +162,14 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     socket.connect(address)?;
     socket.set_read_timeout(Some(AGAIN))?;
     let request = ConnectRequest { transaction_id: TransactionId(process::id()) }.to_bytes();
-    let (mut client, began) = (Client::new(Family::V4), Instant::now());
-    while began.elapsed() < PATIENCE {
+    let mut client = Client::new(Family::V4);
+    loop {
         socket.send(&request)?;
         let mut answer = [0; 2048];
         match socket.recv(&mut answer) {
             Ok(len) => match client.answer(&request, &answer[..len], Instant::now()) {
                 Ok(Some(Response::Error(error))) => {
-                    return Err(error.message.escape_ascii().to_string().into());
+                    return Err(printable(error.message).into());
                 }
                 Ok(Some(_)) => return Ok(()),
                 Ok(None) | Err(_) => {}
@@ -189,29 +178,34 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err(io::Error::from(ErrorKind::TimedOut).into())
 }
 
-fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(stream)
-}
-
-/// Requests a path, which must have the status 200.
-fn ask(mut stream: impl Read + Write, host: &str, path: &str) -> Result<(), Box<dyn Error>> {
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+/// Requests a path, which must have the status 200. Without a query, an announce is refused by a good tracker
+/// too.
+fn ask(mut stream: impl Read + Write, host: &str, path: &str, query: &str) -> Result<(), Box<dyn Error>> {
+    // Version 1.0 has no chunks.
+    let request = format!("GET {path}{query} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
         // Many servers end a TLS connection without `close_notify`.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof && !answer.is_empty() => {}
         read => _ = read?,
     }
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    match head.lines().next() {
-        Some(status) if status.starts_with("HTTP/1.1 200 ") => Ok(()),
-        Some(status) => Err(format!("{status}: {}", body.trim()).into()),
-        None => Err("it has closed the connection without an answer".into()),
+    let end = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap_or(answer.len());
+    let (head, body) = answer.split_at(end);
+    let status = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    let body = body.get(4..).unwrap_or_default();
+    if status.is_empty() {
+        return Err("it has closed the connection without an answer".into());
+    }
+    if ![&b"HTTP/1.0 200 "[..], b"HTTP/1.1 200 "].iter().any(|good| status.starts_with(good)) {
+        return Err(format!("{}: {}", printable(status), printable(body.trim_ascii())).into());
+    }
+    match AnnounceResponse::parse(body) {
+        _ if !path.ends_with("/announce") => Ok(()),
+        Ok(Err(failure)) if !query.is_empty() => Err(printable(failure.reason).into()),
+        Ok(_) => Ok(()),
+        Err(_) => Err("it is no tracker: its answer to an announce is none".into()),
     }
 }

@@ -18,6 +18,7 @@ use std::{
     ffi::OsString,
     fs::DirBuilder,
     io::{self, IsTerminal as _, Write as _},
+    net::{SocketAddr, TcpListener, UdpSocket},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -25,10 +26,11 @@ use std::{
     time::Duration,
 };
 
+use nix::ifaddrs::getifaddrs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use swarmkeep::{HashKey, Restored, bittorrent::in_words};
+use swarmkeep::{Restored, bittorrent::in_words};
 use swarmkeep_state::{Directory, Pace, State};
-use swarmkeep_tracker::{Bound, Server};
+use swarmkeep_tracker::{Bound, Config, LocalPeers, ON_A_LAN, Reach, Server};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::timeout,
@@ -39,7 +41,7 @@ use self::{
     log::Log,
     read::ReadSettings,
     reload::Reload,
-    schema::{Fixed, LogFormat, RunState, Settings},
+    schema::{Fixed, Judged, LogFormat, RunState, Settings},
     store::NotBuilt,
     user::User,
 };
@@ -94,8 +96,11 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
         settings::read(&crate::command(), &Settings::schema(), &arguments, [])?
     } else {
         let ReadSettings { effective, settings } = ReadSettings::at_start();
-        settings.server(&mut RunState::new()?).unwrap_or_else(|error| crate::refuse(error.to_string()));
-        settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
+        let judged = settings.judge(&mut RunState::new()?, None);
+        let judged = judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
+        for problem in problems(&judged.server) {
+            eprintln!("swarmkeep: on this machine, now: {problem}");
+        }
         effective
     };
     for (variable, nearest) in unknown_variables {
@@ -103,6 +108,30 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
     }
     io::stdout().write_all(settings::to_toml(&settings, default).as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the start would refuse on this machine now. A port in use is probably the running tracker's.
+fn problems(config: &Config) -> Vec<String> {
+    let bind_udp = |address: &SocketAddr| ("udp", *address, UdpSocket::bind(address).err());
+    let bind_tcp =
+        |protocol| move |address: &SocketAddr| (protocol, *address, TcpListener::bind(address).err());
+    let udp = config.udp.iter().map(bind_udp);
+    let tcp = config.http.iter().map(bind_tcp("http")).chain(config.https.iter().map(bind_tcp("https")));
+    let bound = udp.chain(tcp).chain(config.admin.iter().map(bind_tcp("admin")));
+    let refused = bound.filter_map(|(protocol, address, error)| {
+        let is_certain = |error: &io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => false,
+            io::ErrorKind::PermissionDenied => true,
+            // A machine without IPv6 leaves `[::]` out.
+            _ => !address.ip().is_unspecified(),
+        };
+        let source = error.filter(is_certain)?;
+        Some(swarmkeep_tracker::Error::Bind { protocol, address, source }.to_string())
+    });
+    let interface = config.xdp.as_ref().map(|xdp| &xdp.interface);
+    let missing = interface.filter(|name| !Path::new("/sys/class/net").join(name).exists());
+    let missing = missing.map(|name| swarmkeep_tracker::Error::NoInterface(name.clone()).to_string());
+    refused.chain(missing).collect()
 }
 
 fn unknown(variable: &str, nearest: Option<String>) -> String {
@@ -125,13 +154,21 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     }
     let (mut kept, sockets) = (RunState::new()?, manager::sockets()?);
     kept.handed_over = [sockets.udp.len(), sockets.http.len(), sockets.https.len()] != [0; 3];
-    let mut config = settings.server(&mut kept).unwrap_or_else(|error| crate::refuse(error.to_string()));
-    let sizes = settings.repository(HashKey::from_os()?);
-    let store = settings.store().unwrap_or_else(|error| crate::refuse(error.to_string()));
+    let judged = settings.judge(&mut kept, None);
+    let Judged { server: mut config, store, sizes, connection_key, mut drawn_secret } =
+        judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
+    kept.tls.clone_from(&config.tls);
     config.node = store.node().map(str::to_owned);
     let most = sizes.limits().bytes;
     config.store_limit = most.map(|most| most as u64);
 
+    let listening = config.udp.iter().chain(&config.http).chain(&config.https);
+    if config.rules.local_peers == LocalPeers::Near
+        && listening.clone().any(|address| address.ip().is_unspecified())
+        && has_private_addresses_alone()
+    {
+        warn!("this machine has private addresses alone, and refuses peers at such: {ON_A_LAN}");
+    }
     allow_all_files_that_may_be();
     let bound = Bound::open(&config, sockets)?;
     // Frees the lists of the settings.
@@ -160,7 +197,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     pace.again_after = Duration::from_secs(u64::from(settings.live.interval) * 3 / 4);
     let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(unkept(), pace)));
     let server = bound.over(state.as_ref().map_or_else(unkept, |state| state.repository()))?;
-    let connection_key = kept.connection_key.take().or_else(|| built.connection_key());
+    let connection_key = connection_key.or_else(|| built.connection_key());
     let server = connection_key.into_iter().fold(server, Server::connection_key);
     if let (Some(state), Some(path)) = (&state, &settings.fixed.state) {
         let _runtime = runtime.enter();
@@ -187,7 +224,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         if let Some(address) = server.admin_address()? {
             let scheme = if settings.fixed.admin_tls { "https" } else { "http" };
             let dashboard = format!("dashboard at {scheme}://{address}/");
-            match kept.drawn_secret.take() {
+            match drawn_secret.take() {
                 None => say(dashboard),
                 Some(secret) if io::stderr().is_terminal() => eprintln!("{dashboard}#token={secret}"),
                 // Logs are kept, and other users may read them: they get no token.
@@ -287,6 +324,18 @@ fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error
         warn!("this store keeps download counts in snapshots only");
     }
     Ok(())
+}
+
+/// Whether the machine has addresses besides its own loopback ones, and all are private.
+fn has_private_addresses_alone() -> bool {
+    let interfaces = getifaddrs().into_iter().flatten();
+    let ips = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
+    });
+    let reached: Vec<_> = ips.filter_map(Reach::of_peer).filter(|reach| *reach != Reach::Loopback).collect();
+    !reached.is_empty() && reached.iter().all(|reach| *reach == Reach::Private)
 }
 
 /// Raises the limit of open files, by default 1,024 on most systems: each HTTP connection is one.

@@ -25,6 +25,8 @@ use toml::de::{DeTable, DeValue};
 /// The prefix of an option in the environment.
 const PREFIX: &str = "SWARMKEEP_";
 
+const EMPTY: &str = "it is empty: unset it";
+
 /// The option that names the file, on the command line or in the environment.
 pub(crate) const FILE: &str = "config";
 
@@ -130,6 +132,10 @@ pub(crate) fn read(
             let message = "expected text in UTF-8".into();
             return Err(Error::Value { place: SettingOrigin::Variable(variable), key: name, message });
         };
+        if value.trim().is_empty() && (id == FILE || find(schema, &name).is_some()) {
+            let place = SettingOrigin::Variable(variable);
+            return Err(Error::Value { place, key: name, message: EMPTY.into() });
+        }
         if id == FILE {
             file_from_environment = Some(PathBuf::from(value));
         } else if let Some(option) = find(schema, &name) {
@@ -142,6 +148,10 @@ pub(crate) fn read(
             } else {
                 vec![value]
             };
+            if values.is_empty() {
+                let place = SettingOrigin::Variable(variable);
+                return Err(Error::Value { place, key: name, message: EMPTY.into() });
+            }
             given.insert(option.get_id().to_string(), (SettingOrigin::Variable(variable), values));
         } else {
             let nearest = nearest(&id, &names).map(|nearest| variable_of(&nearest));
@@ -281,6 +291,9 @@ fn read_file(
             DeValue::Array(_) => return Err(wrong("expected one value and not a list")),
             value => vec![scalar(value)?],
         };
+        if values.iter().any(|value| value.trim().is_empty()) {
+            return Err(wrong(EMPTY));
+        }
         if option.get_value_parser().type_id() == ValueParser::path_buf().type_id() {
             let below = |value: &String| folder.join(value).to_str().map(str::to_owned);
             let absolute: Option<Vec<_>> = values.iter().map(below).collect();

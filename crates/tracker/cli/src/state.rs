@@ -1,13 +1,6 @@
 //! `swarmkeep state`: the content of a tracker's folder.
 
-use std::{
-    error::Error,
-    io,
-    path::PathBuf,
-    process::ExitCode,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{error::Error, io, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use serde::Serialize;
@@ -15,6 +8,8 @@ use swarmkeep_bittorrent::{counted, say};
 use swarmkeep_state::{
     Counts, Directory, Downloads, look_at_downloads, look_at_snapshots, restore_downloads,
 };
+
+use swarmkeep_tracker::now;
 
 use crate::print_json;
 
@@ -119,11 +114,10 @@ fn print(report: &StateReport) -> io::Result<()> {
     }
     for Snapshot { file, summary, refused } in &report.snapshots {
         if let Some(summary) = summary {
-            let taken = SystemTime::UNIX_EPOCH + Duration::from_secs(summary.taken.as_secs());
-            let age = match taken.elapsed() {
-                Ok(age) => format!("{} ago", HumanDuration(age)),
-                Err(_) => "at a time that is still to come".into(),
-            };
+            let age = now().as_secs().checked_sub(summary.taken.as_secs());
+            let age = age.map_or("at a time that is still to come".into(), |secs| {
+                format!("{} ago", HumanDuration(Duration::from_secs(secs)))
+            });
             let [swarms, peers] = [(summary.swarms, "swarm"), (summary.peers, "peer")]
                 .map(|(n, unit)| counted(HumanCount(n), unit));
             let bytes = HumanBytes(summary.bytes);

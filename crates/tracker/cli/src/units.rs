@@ -3,18 +3,15 @@
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use swarmkeep_bittorrent::programs::in_units;
 
-/// A time in milliseconds, seconds, minutes or hours.
+/// A time in seconds, or in units.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
-    let milliseconds = match text.parse::<u64>() {
-        Ok(seconds) => seconds.checked_mul(1000),
-        Err(_) => in_units(text, &units),
-    };
-    milliseconds
-        .map(Duration::from_millis)
-        .ok_or_else(|| "expected a time such as 500ms, 10s, 5m or 1h".into())
+    let mut units = text.split(|c: char| !c.is_ascii_alphabetic()).filter(|unit| !unit.is_empty());
+    let is_known = units.all(|unit| ["ms", "s", "m", "h", "d"].contains(&unit));
+    let time = text.parse().map(Duration::from_secs).or_else(|_| humantime::parse_duration(text));
+    time.ok()
+        .filter(|_| is_known)
+        .ok_or_else(|| "expected a time such as 500ms, 10s or 1h30m; units are ms, s, m, h, d".into())
 }
 
 /// A parser of the names of some values.
@@ -28,17 +25,31 @@ pub(crate) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZero;
+
+    use swarmkeep_bittorrent::programs::bytes;
+
     use super::*;
 
     #[test]
-    fn times_have_units() {
+    fn times_and_bytes_have_units_and_parts() {
         for (text, milliseconds) in
-            [("500ms", 500), ("10", 10_000), ("10s", 10_000), ("5m", 300_000), ("1h", 3_600_000)]
+            [("500ms", 500), ("10", 10_000), ("10s", 10_000), ("1h30m", 5_400_000), ("1d1h", 90_000_000)]
         {
             assert_eq!(time(text), Ok(Duration::from_millis(milliseconds)));
         }
-        for wrong in ["", "s", "-1s", "1d", "1.5s", "99999999999999999999s", "18446744073709551615h"] {
+        for wrong in
+            ["", "s", "-1s", "5M", "1w", "1.5.5s", "1h30", "99999999999999999999s", "18446744073709551615h"]
+        {
             assert!(time(wrong).is_err(), "{wrong}");
+        }
+        for (text, number) in
+            [("1000", 1000), ("512MiB", 512 << 20), ("1GB", 1_000_000_000), ("1.5GiB", 3 << 29)]
+        {
+            assert_eq!(bytes(text).map(NonZero::get), Ok(number), "{text}");
+        }
+        for wrong in ["", "0", "0GiB", "GiB", "-1", "1GiB2", "1..5GiB", "99999999999TiB"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -52,11 +52,21 @@ impl Fault {
 /// The number of peers in a right answer, or the reason why the tracker refused; or the fault of an answer.
 pub(crate) type Judgement = Result<Result<usize, String>, Fault>;
 
+/// Bytes of a remote program as text, without characters that a terminal obeys or that change the direction
+/// of text.
+pub fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let shown = text.chars().flat_map(|c| match c {
+        '"' | '\'' | '\\' => c.escape_default().skip(1).collect::<Vec<_>>(),
+        c => c.escape_debug().collect(),
+    });
+    shown.collect()
+}
+
 /// The reason of a tracker, as it is counted.
 pub(crate) fn refused(reason: &[u8]) -> Judgement {
-    let reason = String::from_utf8_lossy(reason);
-    let reason: String = reason.chars().filter(|c| !c.is_control()).take(80).collect();
-    Ok(Err(format!("error: {reason}")))
+    let reason = printable(reason);
+    Ok(Err(format!("error: {}", reason.chars().take(80).collect::<String>())))
 }
 
 /// The properties of an announce that its answer has to match.
@@ -235,6 +245,13 @@ mod tests {
     fn check(asked: ExpectedAnnounce, head: (u32, u32, u32), peers: &[&str]) -> Result<usize, Fault> {
         let peers = peers.iter().map(|text| Ok::<_, Infallible>(endpoint(text)));
         checker(Some(3), |config| config.strict = true).announce(asked, head, peers)
+    }
+
+    #[test]
+    fn printable_text_obeys_no_remote_program() {
+        let said = "it's \"d\u{e9}j\u{e0}\" \\ \x1b[2J\r\n\u{202e}\u{7}".as_bytes();
+        assert_eq!(printable(said), "it's \"d\u{e9}j\u{e0}\" \\ \\u{1b}[2J\\r\\n\\u{202e}\\u{7}");
+        assert_eq!(printable(&[b'a', 0xff]), "a\u{fffd}");
     }
 
     #[test]

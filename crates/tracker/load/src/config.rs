@@ -350,7 +350,7 @@ impl FromStr for Target {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let wrong = |problem: &str| Error::Config(format!("{text}: {}", in_words(problem)));
+        let wrong = |problem: &str| Error::Config(in_words(problem));
         let resolve = |host: &str| {
             let found = host.to_socket_addrs().map_err(|error| wrong(&format!("{error}; give host:port")))?;
             found.into_iter().next().ok_or_else(|| wrong("the name has no address"))

@@ -33,6 +33,7 @@ mod udp;
 
 use std::io;
 
+pub use check::printable;
 pub use config::{Config, Mix, Swarms, Target};
 pub use machine::Machine;
 pub use report::{Generator, Latencies, Latency, OfKind, Peers, Report, Second, Settings, WrongAnswers};

@@ -384,33 +384,6 @@ mod tests {
     }
 
     #[test]
-    fn threads_record_for_themselves_and_are_added_up() {
-        let threads: Vec<_> = (0..4_u64)
-            .map(|thread| {
-                std::thread::spawn(move || {
-                    let (publish, seconds) = mpsc::channel();
-                    let mut recorder = Recorder::new(publish);
-                    (0..1000).for_each(|n| recorder.succeeded(&sending(0), 10, 1, n + thread * 1000 + 1));
-                    recorder.failed(&sending(0), "timeout", 5);
-                    (recorder.finish(), seconds.into_iter().map(|second| second.succeeded).sum::<u64>())
-                })
-            })
-            .collect();
-        let mut all = Totals::new();
-        for thread in threads {
-            let (totals, seconds) = thread.join().unwrap();
-            assert_eq!(seconds, 1000);
-            all.add(&totals);
-        }
-        assert_eq!((all.answers(), all.peers, all.failures.sum()), (4000, 4000, 4));
-        assert_eq!(
-            (all.latency().len(), all.latency().max()),
-            (4000, all.latency().highest_equivalent(4000))
-        );
-        assert_eq!(all.kinds[1].requests, 4004, "failed requests count");
-    }
-
-    #[test]
     fn reasons_of_a_tracker_are_bounded() {
         let mut reasons = Reasons::default();
         (0..1000).for_each(|n| reasons.add(&format!("error: {n}"), 1, String::new));

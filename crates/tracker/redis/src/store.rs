@@ -92,6 +92,11 @@ impl RedisRepository {
     /// The limits that it supports.
     pub const BOUNDED: BoundedBy = BoundedBy::ENDPOINTS_PER_ADDRESS;
 
+    /// [`ConfigError`] if a store does not support a value of `config`. Asks no server.
+    pub fn check(config: &RepositoryConfig) -> Result<(), ConfigError> {
+        sizes(config).map(drop)
+    }
+
     /// Connects to the servers, and opens the existing store or creates one.
     ///
     /// A new store has [`RepositoryConfig::shards`] shards, or 1,024 if that is not set; an existing store
@@ -102,29 +107,10 @@ impl RedisRepository {
     /// [`Error`] if no server is reached, if the store does not support a value of `config`, or if the
     /// existing store has other settings.
     pub async fn connect(servers: &RedisConfig, config: &RepositoryConfig) -> Result<Self, Error> {
-        const LONGEST: u64 = u32::MAX as u64 / 2;
-
-        let lifetime = config.lifetime_secs(LONGEST)? as u32;
-        config.refuse_limits_but(Self::BOUNDED)?;
-        let limit = match config.limits().endpoints_per_address {
-            None => 0,
-            Some(0) => {
-                let what = "endpoints per address";
-                return Err(ConfigError::Limit { what, given: 0, least: 1 }.into());
-            }
-            Some(limit) => u16::try_from(limit).unwrap_or(u16::MAX),
-        };
+        let (lifetime, limit, shards) = sizes(config)?;
         if servers.prefix.contains(['{', '}']) {
             return Err(Error::Prefix(servers.prefix.clone()));
         }
-        let asked = config.shard_count();
-        let shards = match asked {
-            None => SHARDS,
-            Some(given) => u32::try_from(given)
-                .ok()
-                .filter(|&shards| is_number_of_shards(shards))
-                .ok_or(ConfigError::Shards { given, least: 1, most: MOST_SHARDS as usize })?,
-        };
         let mut node = [0; 8];
         getrandom::fill(&mut node).map_err(ConfigError::NoEntropy)?;
         let node = if servers.node.is_empty() { HEXLOWER.encode(&node) } else { servers.node.clone() };
@@ -143,7 +129,7 @@ impl RedisRepository {
         }
         let there = open(&link, &calls, servers.engine).await?;
         let mismatch = |what: String| Err(Error::Mismatch { prefix: prefix.clone(), what });
-        if asked.is_some() && there.shards != shards {
+        if config.shard_count().is_some() && there.shards != shards {
             return mismatch(format!("it has {} shards", there.shards));
         }
         if there.places != places {
@@ -237,6 +223,20 @@ impl RedisRepository {
         }
         Ok(all)
     }
+}
+
+/// The lifetime, the most endpoints per address (0: any number), and the shards.
+fn sizes(config: &RepositoryConfig) -> Result<(u32, u16, u32), ConfigError> {
+    let lifetime = config.lifetime_secs(u64::from(u32::MAX / 2))? as u32;
+    config.refuse_limits_but(RedisRepository::BOUNDED)?;
+    let limit = match config.limits().endpoints_per_address {
+        Some(0) => return Err(ConfigError::Limit { what: "endpoints per address", given: 0, least: 1 }),
+        limit => limit.map_or(0, |limit| u16::try_from(limit).unwrap_or(u16::MAX)),
+    };
+    let given = config.shard_count().unwrap_or(SHARDS as usize);
+    let shards = u32::try_from(given).ok().filter(|&shards| is_number_of_shards(shards));
+    let wrong = ConfigError::Shards { given, least: 1, most: MOST_SHARDS as usize };
+    shards.map(|shards| (lifetime, limit, shards)).ok_or(wrong)
 }
 
 /// Returns the layout of the existing store, or creates one. `asked` is the only program that may keep it.

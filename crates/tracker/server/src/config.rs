@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, num::NonZero, time::Duration};
 
-use crate::{Rules, Tls, Token, xdp::Xdp};
+use crate::{ConnectionIds, Rules, Tls, Token, xdp::Xdp};
 
 /// The configuration of a [`Server`](crate::Server). Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone)]
@@ -13,6 +13,9 @@ pub struct Config {
     /// IPv4 too, unless an IPv4 address has the same port and transport; on a machine without IPv6, they are
     /// left out if there is another address. Answers leave from the address that received the request.
     pub udp: Vec<SocketAddr>,
+    /// How long a connection id over UDP is valid: from 2 minutes (BEP 15) to 16. Some clients announce by an
+    /// id that is older.
+    pub connection_id_lifetime: Duration,
     /// The number of threads that answer over UDP, 256 at most. Each has its own sockets. `None` is one per
     /// core.
     pub udp_workers: Option<NonZero<usize>>,
@@ -39,6 +42,8 @@ pub struct Config {
     /// The longest time from connecting, or from one answer, to the end of the next request. After that the
     /// connection is closed.
     pub http_patience: Duration,
+    /// The same for [proxies](Rules::http_proxies): longer than they keep an idle connection.
+    pub http_proxy_patience: Duration,
     /// The address of the admin server: metrics, health, an API and a dashboard. Metrics and health need no
     /// token, so only operators should be able to reach the address.
     pub admin: Option<SocketAddr>,
@@ -62,11 +67,12 @@ impl Config {
     pub const PORT: u16 = 6969;
 
     /// UDP and HTTP at port 6969 on every interface, with the usual rules, a sweep of the store every 5
-    /// minutes, at most 4,096 HTTP connections, 64 per address, with 10 seconds of patience, and no admin
-    /// server.
+    /// minutes, at most 4,096 HTTP connections, 64 per address, with 10 seconds of patience (2 minutes
+    /// for proxies), connection ids that are valid for 2 minutes, and no admin server.
     pub const fn new() -> Self {
         Self {
             udp: Vec::new(),
+            connection_id_lifetime: Duration::from_secs(ConnectionIds::LIFETIME_SECS),
             udp_workers: None,
             xdp: None,
             rules: Rules::new(),
@@ -77,6 +83,7 @@ impl Config {
             http_connections: 4096,
             http_connections_per_address: 64,
             http_patience: Duration::from_secs(10),
+            http_proxy_patience: Duration::from_secs(120),
             admin: None,
             admin_tokens: Vec::new(),
             admin_tls: false,

@@ -28,17 +28,3 @@ pub(crate) fn addresses(socket: &SockRef<'_>) -> io::Result<ArrayVec<SocketAddr,
     }
     Ok(addresses)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_ipv6_addresses_only_all_interfaces_are_for_both_families() {
-        for (address, only_v6) in [("[::]:1", false), ("[::1]:1", true), ("[2001:db8::1]:1", true)] {
-            let socket = Socket::new(socket2::Domain::IPV6, socket2::Type::DGRAM, None).unwrap();
-            choose(&socket, address.parse().unwrap(), &[]).unwrap();
-            assert_eq!(socket.only_v6().unwrap(), only_v6, "{address}");
-        }
-    }
-}

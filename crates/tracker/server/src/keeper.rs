@@ -16,8 +16,8 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    Control, LiveRules,
-    access::{Access, Change, Passkeys, Watched},
+    Control, ListFormat, Listed, LiveRules, Rules,
+    access::{Access, Change, Networks, Passkeys, Watched},
 };
 
 /// The time between two checks. A changed list is loaded after two checks at most, unless it is being
@@ -34,8 +34,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 pub(crate) struct Keeper {
     control: Control,
-    access: Option<(Arc<Access>, Watched)>,
-    passkeys: Option<(Arc<Passkeys>, Watched)>,
+    access: SeenList<Access>,
+    passkeys: SeenList<Passkeys>,
+    refused: SeenList<Networks>,
     /// The list of the latest removal of torrents.
     removed_by: Option<Arc<Access>>,
     /// That removal. It ends with the tracker: the next tracker over the same store may have other rules.
@@ -49,7 +50,15 @@ impl Keeper {
         let machine = thread::available_parallelism().map_or(1, Into::into);
         let drops = control.metrics.drops();
         let load = LoadSample { cores: machine.min(cores), since: Instant::now(), cpu: cpu_time(), drops };
-        Self { control, access: None, passkeys: None, removed_by: None, removing: JoinSet::new(), load }
+        Self {
+            control,
+            access: SeenList(None),
+            passkeys: SeenList(None),
+            refused: SeenList(None),
+            removed_by: None,
+            removing: JoinSet::new(),
+            load,
+        }
     }
 
     /// For ever.
@@ -58,7 +67,9 @@ impl Keeper {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            self.look_at_lists().await;
+            self.access.look(&self.control, |rules| &mut rules.access).await;
+            self.passkeys.look(&self.control, |rules| &mut rules.passkeys).await;
+            self.refused.look(&self.control, |rules| &mut rules.refused).await;
             self.remove_forbidden();
             let drops = self.control.metrics.drops();
             let overloaded = self.load.is_over(Instant::now(), cpu_time(), drops);
@@ -66,24 +77,9 @@ impl Keeper {
         }
     }
 
-    async fn look_at_lists(&mut self) {
-        let (access, passkeys) = {
-            let rules = self.control.rules.now();
-            let access = rules.access.as_ref().map(|list| (list.access(), list.watched()));
-            let passkeys = rules.passkeys.as_ref().map(|list| (list.passkeys(), list.watched()));
-            (has_changed(&mut self.access, access), has_changed(&mut self.passkeys, passkeys))
-        };
-        if access {
-            let _ = self.control.load_access_list().await;
-        }
-        if passkeys {
-            let _ = self.control.load_passkeys().await;
-        }
-    }
-
     /// If there is another list, begins to remove the torrents that it forbids.
     fn remove_forbidden(&mut self) {
-        let access = self.control.rules.now().access.as_ref().map(|list| Arc::clone(list.access()));
+        let access = self.control.rules.now().access.as_ref().map(|list| Arc::clone(list.list()));
         let Some(access) = access else {
             self.removed_by = None;
             return;
@@ -101,7 +97,7 @@ impl Keeper {
             while let Some(access) = access.upgrade().filter(|access| is_current(access, &rules)) {
                 match remove(&repository, &access, &rules).await {
                     Ok(swarms) => {
-                        if passes == 0 || swarms > 0 {
+                        if swarms > 0 {
                             info!(swarms, "removed forbidden torrents");
                         }
                         passes += 1;
@@ -118,28 +114,34 @@ impl Keeper {
     }
 }
 
-/// Whether the file of the current list has changed since it was loaded, and is not being written.
-fn has_changed<L>(seen: &mut Option<(Arc<L>, Watched)>, in_force: Option<(&Arc<L>, &Watched)>) -> bool {
-    let Some((list, loaded)) = in_force else {
-        *seen = None;
-        return false;
-    };
-    if seen.as_ref().is_some_and(|(seen, _)| !Arc::ptr_eq(seen, list)) {
-        *seen = None;
-    }
-    let (_, watched) = seen.get_or_insert_with(|| (Arc::clone(list), loaded.clone()));
-    match watched.look() {
-        Change::Changed => true,
-        Change::Gone(reason) => {
-            warn!(file = %watched.path().display(), %reason, "a list is gone; it stays as it was");
-            false
+/// A list of the rules, and its file as it was when it was last looked at.
+struct SeenList<L>(Option<(Arc<L>, Watched)>);
+
+impl<L: ListFormat> SeenList<L> {
+    /// Loads the list again if its file has changed since it was loaded, and is not being written.
+    async fn look(&mut self, control: &Control, list: fn(&mut Rules) -> &mut Option<Listed<L>>) {
+        let in_force = list(&mut Rules::clone(&control.rules.now())).take();
+        let Some(in_force) = in_force else {
+            self.0 = None;
+            return;
+        };
+        if self.0.as_ref().is_some_and(|(seen, _)| !Arc::ptr_eq(seen, in_force.list())) {
+            self.0 = None;
         }
-        Change::Same | Change::Changing => false,
+        let (_, watched) =
+            self.0.get_or_insert_with(|| (Arc::clone(in_force.list()), in_force.watched().clone()));
+        match watched.look() {
+            Change::Changed => _ = control.load_again(list).await,
+            Change::Gone(reason) => {
+                warn!(file = %watched.path().display(), %reason, "a list is gone; it stays as it was");
+            }
+            Change::Same | Change::Changing => {}
+        }
     }
 }
 
 fn is_current(access: &Arc<Access>, rules: &LiveRules) -> bool {
-    rules.now().access.as_ref().is_some_and(|list| Arc::ptr_eq(list.access(), access))
+    rules.now().access.as_ref().is_some_and(|list| Arc::ptr_eq(list.list(), access))
 }
 
 /// Removes the swarms that a list forbids, until there is another list. Returns their number.

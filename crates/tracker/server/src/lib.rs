@@ -19,6 +19,26 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+/// An enum of values with names.
+macro_rules! named {
+    ($(#[$doc:meta])* pub enum $name:ident { $($(#[$of:meta])* $value:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$of])* $value,)+ }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$value),+];
+
+            /// Its name in metrics, files and settings.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$value => $text,)+ }
+            }
+        }
+    };
+}
+
 pub mod access;
 mod address;
 mod admin;
@@ -54,14 +74,14 @@ pub use address::{LocalPeers, Reach};
 pub use clock::now;
 pub use config::Config;
 pub use control::Control;
-pub use http::{HttpHandler, HttpRequest};
+pub use http::{HttpHandler, HttpRequest, ProxyHeader};
 pub use ipnet::IpNet;
-pub use lists::{AccessList, ListKind, PasskeyList};
+pub use lists::{AccessList, ListFormat, ListKind, Listed, NetworkList, PasskeyList};
 pub use metrics::{
     Counts, Kind, Metrics, ProtocolCounts, Reason, SharedStore, SweepCounts, Threads, Times, XdpStatus,
 };
 pub use rate::RateLimiter;
-pub use rules::{LiveRules, Rules, WhenUnavailable};
+pub use rules::{LiveRules, ON_A_LAN, Rules, WhenUnavailable};
 pub use server::{Bound, Server, Sockets};
 pub use tls::{HandshakeCounts, Tls};
 pub use tokens::{Scope, Token, TokenError};
@@ -75,10 +95,7 @@ pub use xdp::{Xdp, XdpMode};
 #[non_exhaustive]
 pub enum Error {
     /// A socket could not be opened.
-    #[error(
-        "cannot listen on {protocol} {address}: {}; give an address of this machine and a port that is free",
-        in_words(source)
-    )]
+    #[error("cannot listen on {protocol} {address}: {}; {}", in_words(source), remedy(source, address.port()))]
     Bind {
         /// `udp`, `http`, `https` or `admin`.
         protocol: &'static str,
@@ -136,6 +153,15 @@ pub enum Error {
         "no randomness from the operating system, which connection ids, tokens and the selection of peers need: {0}"
     )]
     NoEntropy(rand::rngs::SysError),
+}
+
+fn remedy(source: &io::Error, port: u16) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied if port < 1024 => {
+            "ports below 1024 are for root: start as root, and let --user name another user, or give the process CAP_NET_BIND_SERVICE"
+        }
+        _ => "give an address of this machine and a port that is free",
+    }
 }
 
 impl Error {

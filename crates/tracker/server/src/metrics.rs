@@ -22,85 +22,43 @@ use swarmkeep_tracker_protocol::{
 
 use crate::{HandshakeCounts, Tls, clock::awake_secs, drops::Drops};
 
-/// The kind of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A connection id, over UDP.
-    Connect,
-    /// Peers.
-    Announce,
-    /// Counts.
-    Scrape,
-}
-
-impl Kind {
-    /// Every variant.
-    pub const ALL: [Self; 3] = [Self::Connect, Self::Announce, Self::Scrape];
-
-    /// Its label in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Announce => "announce",
-            Self::Scrape => "scrape",
-        }
+named! {
+    /// The kind of a request.
+    pub enum Kind {
+        /// A connection id, over UDP.
+        Connect = "connect",
+        /// Peers.
+        Announce = "announce",
+        /// Counts.
+        Scrape = "scrape",
     }
 }
 
-/// Why a request was refused or ignored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// It is not a request, or a field has an invalid value.
-    Malformed,
-    /// The path does not exist.
-    NotFound,
-    /// Its connection id is stale or forged.
-    NotConnected,
-    /// Its torrent is not served.
-    NotAllowed,
-    /// The tracker is private, and the request has no known passkey.
-    NoPasskey,
-    /// Its address sends too many requests.
-    TooOften,
-    /// The address of its peer cannot be reached by other peers.
-    Address,
-    /// A proxy does not name the client.
-    NoClient,
-    /// Too many requests waited for the store.
-    Overloaded,
-    /// The store could not be reached.
-    Unavailable,
-}
-
-impl Reason {
-    /// Every variant.
-    pub const ALL: [Self; 10] = [
-        Self::Malformed,
-        Self::NotFound,
-        Self::NotConnected,
-        Self::NotAllowed,
-        Self::NoPasskey,
-        Self::TooOften,
-        Self::Address,
-        Self::NoClient,
-        Self::Overloaded,
-        Self::Unavailable,
-    ];
-
-    /// Its label in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::NotFound => "not_found",
-            Self::NotConnected => "not_connected",
-            Self::NotAllowed => "not_allowed",
-            Self::NoPasskey => "no_passkey",
-            Self::TooOften => "too_often",
-            Self::Address => "address",
-            Self::NoClient => "no_client",
-            Self::Overloaded => "overloaded",
-            Self::Unavailable => "unavailable",
-        }
+named! {
+    /// Why a request was refused or ignored.
+    pub enum Reason {
+        /// It is not a request, or a field has an invalid value.
+        Malformed = "malformed",
+        /// The path does not exist.
+        NotFound = "not_found",
+        /// Its connection id is stale or forged.
+        NotConnected = "not_connected",
+        /// Its torrent is not served.
+        NotAllowed = "not_allowed",
+        /// The tracker is private, and the request has no known passkey.
+        NoPasskey = "no_passkey",
+        /// Its address is on the list of refused networks.
+        RefusedAddress = "refused_address",
+        /// Its address sends too many requests.
+        TooOften = "too_often",
+        /// The address of its peer cannot be reached by other peers.
+        Address = "address",
+        /// A proxy does not name the client.
+        NoClient = "no_client",
+        /// Too many requests waited for the store.
+        Overloaded = "overloaded",
+        /// The store could not be reached.
+        Unavailable = "unavailable",
     }
 }
 

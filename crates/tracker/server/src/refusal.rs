@@ -29,6 +29,8 @@ pub(crate) enum Refusal {
     NoPasskey,
     #[error("this passkey is not known here: get the tracker's address from its site again")]
     WrongPasskey,
+    #[error("this tracker refuses requests from your address")]
+    RefusedAddress,
     #[error("too many requests from your address; try again later")]
     TooOften,
     #[error(
@@ -56,6 +58,7 @@ impl Refusal {
             Self::NotConnected => Reason::NotConnected,
             Self::NotAllowed => Reason::NotAllowed,
             Self::NoPasskey | Self::WrongPasskey => Reason::NoPasskey,
+            Self::RefusedAddress => Reason::RefusedAddress,
             Self::TooOften => Reason::TooOften,
             Self::Address => Reason::Address,
             Self::NoClient => Reason::NoClient,

@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     net::IpAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, Once, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
 };
@@ -13,8 +13,11 @@ use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, Random, Retention, Timestamp, bittorrent};
 use swarmkeep_tracker_protocol::{LONGEST_PASSKEY, http::Escaped};
+use tracing::warn;
 
-use crate::{AccessList, LocalPeers, PasskeyList, RateLimiter, Reach, refusal::Refusal};
+use crate::{
+    AccessList, LocalPeers, NetworkList, PasskeyList, ProxyHeader, RateLimiter, Reach, refusal::Refusal,
+};
 
 /// The rules by which requests are answered. Start with [`new`](Self::new), and set other values.
 /// [`LiveRules::replace`] gives other rules to a running tracker.
@@ -50,9 +53,12 @@ pub struct Rules {
     /// The treatment of peers at loopback and private addresses.
     pub local_peers: LocalPeers,
     /// The networks of trusted proxies. If a request comes from one, the client is the last address in
-    /// `X-Forwarded-For` that is not a trusted proxy. An announce is refused if its proxy names no client.
+    /// `http_proxy_header` that is not a trusted proxy. An announce is refused if its proxy names no client.
     /// For every other connection the header is ignored, and the client is the remote end.
     pub http_proxies: Vec<IpNet>,
+    /// The header in which trusted proxies name the client. They must overwrite it, or append to it: a header
+    /// that they pass on as it came is the client's own word.
+    pub http_proxy_header: ProxyHeader,
     /// Whether the address in `ip` of a client is trusted. Any client can then direct peers to any address:
     /// use it only if you know all clients.
     pub http_ip_parameter: bool,
@@ -63,6 +69,8 @@ pub struct Rules {
     /// [`TrackerUrl`](swarmkeep_tracker_protocol::TrackerUrl). A scrape over UDP cannot, and is refused. The
     /// file is checked like the file of `access`.
     pub passkeys: Option<PasskeyList>,
+    /// The list of networks whose requests are refused. The file is checked like the file of `access`.
+    pub refused: Option<NetworkList>,
     /// The limit on the number of requests per address. Over UDP, only requests with a valid connection id
     /// count, and requests above the limit are ignored: a client without an answer waits longer each time
     /// (BEP 15). Over HTTPS, a tenth of the limit holds for connections, before their handshakes begin.
@@ -89,41 +97,53 @@ impl Rules {
             retention: Retention::DropEmpty,
             local_peers: LocalPeers::Near,
             http_proxies: Vec::new(),
+            http_proxy_header: ProxyHeader::XForwardedFor,
             http_ip_parameter: false,
             access: None,
             passkeys: None,
+            refused: None,
             rate: None,
             unlimited: Vec::new(),
         }
     }
 
-    /// Admits a request from this address now, or refuses it.
-    pub(crate) fn is_in_time(&self, ip: IpAddr, now: Timestamp) -> Result<(), Refusal> {
-        if self.admits(self.rate.as_deref(), ip, now) { Ok(()) } else { Err(Refusal::TooOften) }
+    /// Admits a request from this address now, or refuses it. `hashes` is the number of info hashes of a
+    /// scrape: ten cost as much as an announce.
+    pub(crate) fn is_in_time(&self, ip: IpAddr, hashes: usize, now: Timestamp) -> Result<(), Refusal> {
+        if self.refuses(ip) {
+            return Err(Refusal::RefusedAddress);
+        }
+        let tokens = hashes.div_ceil(10).max(1);
+        if self.admits(self.rate.as_deref(), ip, tokens, now) { Ok(()) } else { Err(Refusal::TooOften) }
+    }
+
+    /// Whether requests from this address are refused.
+    pub(crate) fn refuses(&self, ip: IpAddr) -> bool {
+        self.refused.as_ref().is_some_and(|list| list.list().contains(ip))
     }
 
     /// Whether this address may begin a handshake of TLS now.
     pub(crate) fn may_shake_hands(&self, ip: IpAddr, now: Timestamp) -> bool {
-        self.admits(self.rate.as_deref().map(RateLimiter::of_a_tenth), ip, now)
+        !self.refuses(ip) && self.admits(self.rate.as_deref().map(RateLimiter::of_a_tenth), ip, 1, now)
     }
 
     /// Addresses without a limit take no tokens from their wider networks.
-    fn admits(&self, limiter: Option<&RateLimiter>, ip: IpAddr, now: Timestamp) -> bool {
+    fn admits(&self, limiter: Option<&RateLimiter>, ip: IpAddr, tokens: usize, now: Timestamp) -> bool {
         let is_unlimited = || self.unlimited.iter().any(|network| network.contains(&ip));
         // Seconds are fine enough for limits of some hundred requests per second.
-        limiter.is_none_or(|limiter| is_unlimited() || limiter.admit(ip, now.as_secs() * 1000))
+        limiter.is_none_or(|limiter| is_unlimited() || limiter.admit(ip, now.as_secs() * 1000, tokens as u64))
     }
 
     /// Refuses a request without the passkey of a member, if only members are served.
     pub(crate) fn is_member(&self, passkey: Option<Escaped<'_>>) -> Result<(), Refusal> {
         let Some(list) = &self.passkeys else { return Ok(()) };
         let passkey = passkey.ok_or(Refusal::NoPasskey)?;
-        let known = |passkey: &str| list.passkeys().admits(passkey.as_bytes()).then_some(());
+        let known = |passkey: &str| list.list().admits(passkey.as_bytes()).then_some(());
         passkey.parse::<LONGEST_PASSKEY, _>(known).ok_or(Refusal::WrongPasskey)
     }
 
     pub(crate) fn is_allowed(&self, info_hash: &InfoHash) -> Result<(), Refusal> {
-        let allowed = self.access.as_ref().is_none_or(|list| list.access().admits(info_hash));
+        let allowed = self.access.as_ref().is_none_or(|list| list.list().admits(info_hash));
         if allowed { Ok(()) } else { Err(Refusal::NotAllowed) }
     }
 
@@ -142,10 +162,22 @@ impl Rules {
         if port == 0 {
             return Err(Refusal::Field(bittorrent::Error::PortZero));
         }
-        let ip = self.local_peers.listed(ip, listener).ok_or(Refusal::Address)?;
+        let ip = self.local_peers.listed(ip, listener).ok_or_else(|| {
+            static FIRST: Once = Once::new();
+            if self.local_peers == LocalPeers::Near && Reach::of_peer(ip).is_some() {
+                FIRST.call_once(|| {
+                    warn!("a peer at a private or loopback address was refused, as all such are: {ON_A_LAN}");
+                });
+            }
+            Refusal::Address
+        })?;
         Endpoint::new(ip, port).map_err(Refusal::Field)
     }
 }
+
+/// The advice for networks of one's own.
+pub const ON_A_LAN: &str =
+    "for peers in your own network set local-peers to `take`, or listen on an address of that network";
 
 impl Default for Rules {
     fn default() -> Self {
@@ -251,14 +283,7 @@ const UNSTRETCHED: u32 = 1000;
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
-    use swarmkeep::{
-        Announce, CompactV4, CompactV6, HashKey, Packed, PeerBuffer, RepositoryConfig, SplitMix64,
-        TorrentRepository as _,
-    };
-    use swarmkeep_tracker_protocol::udp::AnnounceResponseHeader;
-    use swarmkeep_workload::Workload;
+    use swarmkeep::SplitMix64;
 
     use super::*;
 
@@ -270,45 +295,6 @@ mod tests {
         let rules = live.now();
         let all: Vec<_> = (0..10_000).map(|_| live.interval(&rules, rng)).collect();
         (*all.iter().min().unwrap(), *all.iter().max().unwrap())
-    }
-
-    /// The figure of docs/operate/running.md. A peer of the mix that has stopped starts with its next
-    /// announce.
-    #[test]
-    fn seeders_for_links_are_a_small_part_of_all_bytes_on_the_usual_mix() {
-        let rules = Rules { seeders_for_links: true, ..Rules::new() };
-        let workload = Workload::zipf(7, 100_000, 300_000);
-        let store = Packed::new(&RepositoryConfig::new(HashKey::from_bytes([1; 16]))).expect("no limits");
-        let mut rng = SplitMix64::new(1);
-        let (mut v4, mut v6) = ([0; 50 * CompactV4::LEN], [0; 50 * CompactV6::LEN]);
-        let mut len_of = |announce: &Announce| {
-            let mut peers = PeerBuffer::new(&mut v4, &mut v6);
-            store.announce(announce, Timestamp::from_secs(1_800_000_000), &mut rng, &mut peers);
-            AnnounceResponseHeader::LEN + peers.v4.as_bytes().len() + peers.v6.as_bytes().len()
-        };
-        workload.fill().for_each(|announce| assert!(len_of(&announce) > 0));
-        let (mut gone, mut without, mut with, mut started) = (HashSet::new(), 0, 0, 0);
-        for announce in workload.announces(0).take(1_000_000) {
-            let peer = (announce.info_hash, announce.endpoint);
-            let starts = match announce.event {
-                AnnounceEvent::Stopped => !gone.insert(peer),
-                _ => gone.remove(&peer) && announce.event == AnnounceEvent::None,
-            };
-            let len = len_of(&announce);
-            without += len;
-            with += match starts && announce.role().is_seeder() {
-                false => len,
-                true => {
-                    started += 1;
-                    len_of(&announce.seeders_too(rules.may_have_a_link(AnnounceEvent::Started, 0)))
-                }
-            };
-        }
-        let more = (with - without) as f64 / without as f64 * 100.0;
-        println!(
-            "{started} seeders that start: {without} bytes of answers, {with} with seeders for them: {more:.2} %"
-        );
-        assert!(started > 10_000 && more > 0.1 && more < 0.2);
     }
 
     #[test]

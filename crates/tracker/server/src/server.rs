@@ -76,15 +76,7 @@ impl Server {
     /// [`Error::Bind`], [`Error::NoCertificate`], [`Error::NoInterface`], [`Error::NoPipe`], or
     /// [`Error::NoEntropy`].
     pub fn bind(config: &Config, repository: Repository) -> Result<Self, Error> {
-        Self::bind_with(config, repository, Sockets::default())
-    }
-
-    /// Opens the sockets, except those in `open`.
-    ///
-    /// # Errors
-    /// As [`bind`](Self::bind), and [`Error::HandedOver`].
-    pub fn bind_with(config: &Config, repository: Repository, open: Sockets) -> Result<Self, Error> {
-        Bound::open(config, open)?.over(repository)
+        Bound::open(config, Sockets::default())?.over(repository)
     }
 
     /// Sets the key of the connection ids over UDP. Without this it is random, so that clients that connected
@@ -100,28 +92,14 @@ impl Server {
         self.control.clone()
     }
 
-    /// The addresses of its UDP sockets. A port that was given as 0 is the real one here.
+    /// The addresses over UDP, HTTP and HTTPS. A port that was given as 0 is the real one here.
     ///
     /// # Errors
     /// The error of the operating system.
-    pub fn udp_addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        self.udp.iter().map(|sockets| sockets[0].local_addr()).collect()
-    }
-
-    /// The addresses of its HTTP listeners. A port that was given as 0 is the real one here.
-    ///
-    /// # Errors
-    /// The error of the operating system.
-    pub fn http_addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        self.http.iter().map(TcpListener::local_addr).collect()
-    }
-
-    /// The addresses of its HTTPS listeners. A port that was given as 0 is the real one here.
-    ///
-    /// # Errors
-    /// The error of the operating system.
-    pub fn https_addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        self.https.iter().map(TcpListener::local_addr).collect()
+    pub fn addresses(&self) -> io::Result<[Vec<SocketAddr>; 3]> {
+        let tcp = |all: &[TcpListener]| all.iter().map(TcpListener::local_addr).collect::<io::Result<_>>();
+        let udp = self.udp.iter().map(|sockets| sockets[0].local_addr()).collect::<io::Result<_>>();
+        Ok([udp?, tcp(&self.http)?, tcp(&self.https)?])
     }
 
     /// The addresses over UDP, HTTP and HTTPS as text: `udp [::]:6969 (both families), http 192.0.2.1:80`.
@@ -164,7 +142,8 @@ impl Server {
         let keeper = Keeper::new(control.clone(), cores);
         let Control { repository, rules, metrics } = control;
         let stopped = Arc::new(stopped);
-        let ids = Arc::new(ConnectionIds::new(connection_key));
+        let ids =
+            Arc::new(ConnectionIds::new(connection_key).lifetime(config.connection_id_lifetime.as_secs()));
         let mut tasks = JoinSet::new();
         // A queue belongs to one thread, and there are no more queues than threads.
         let (guard, queues) = xdp.map(OpenedXdp::into_fronts).unzip();

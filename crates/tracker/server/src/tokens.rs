@@ -19,30 +19,19 @@ use rand::{
 };
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// A right that a token gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// Read everything except the addresses of peers.
-    Read,
-    /// Change the tracker.
-    Write,
-    /// Read the addresses of peers.
-    Peers,
+named! {
+    /// A right that a token gives.
+    pub enum Scope {
+        /// Read everything except the addresses of peers.
+        Read = "read",
+        /// Change the tracker.
+        Write = "write",
+        /// Read the addresses of peers.
+        Peers = "peers",
+    }
 }
 
 impl Scope {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Peers];
-
-    /// Its name in a file of tokens.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Peers => "peers",
-        }
-    }
-
     /// The scope that a request needs.
     pub(crate) fn of(method: &Method, path: &str) -> Self {
         match *method {

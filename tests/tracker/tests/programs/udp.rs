@@ -180,7 +180,7 @@ fn a_peer_that_stays_away_is_swept(net: &Net) {
 
 fn stopping_answers_all_received_requests(net: &Net) {
     let server = net.bind(&config(net), build("packed", Duration::from_secs(2700))).expect("loopback");
-    let addresses = server.udp_addresses().expect("bound");
+    let [addresses, ..] = server.addresses().expect("bound");
     let mut clients: Vec<_> = addresses.iter().map(|&at| net.client(at)).collect();
     for (client, at) in clients.iter().zip(&addresses) {
         (0..20).for_each(|_| client.send(&CONNECT));

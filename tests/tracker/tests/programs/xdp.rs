@@ -1,27 +1,18 @@
 //! The way past the system's sockets: which packets take it, which do not, and its end.
 
-use std::{
-    net::{SocketAddr, UdpSocket},
-    num::NonZero,
-    process::Command,
-    thread,
-    time::Duration,
-};
+use std::{net::SocketAddr, num::NonZero, process::Command, thread, time::Duration};
 
-use socket2::{Domain, Protocol, Socket, Type};
 use swarmkeep::Family;
 use swarmkeep_store_tests::{
-    A_MINUTE,
     programs::{Need, Trial, find},
     tests, until, with,
 };
 use swarmkeep_tests::{
     Tracker, build, listening,
-    net::{A_WIRE, Namespace, Wire, attached, ip, program_that_passes_all},
-    udp::{CONNECT, Client, uninterrupted},
+    net::{A_WIRE, Namespace, Wire, ip, program_that_passes_all},
+    udp::{CONNECT, Client},
 };
 use swarmkeep_tracker::{Error, Kind, LocalPeers, Server, Xdp, XdpMode, XdpStatus};
-use swarmkeep_xdp::Path;
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
@@ -30,8 +21,6 @@ pub(crate) fn tests() -> Vec<Trial> {
             a_program_answers_connects_with_ids_that_the_tracker_recognises,
             an_interface_may_go_down_and_up_have_another_name_and_go,
             an_unknown_neighbour_and_another_way_back_pass,
-            options_and_other_ports_pass,
-            tags_of_vlans_pass,
             the_best_mode_that_works_is_used;
         [A_WIRE[0], A_WIRE[1], ETHTOOL]: queues_may_come_but_not_go
     }
@@ -240,64 +229,5 @@ fn an_unknown_neighbour_and_another_way_back_pass() {
         });
         until("it has come", || connects(&tracker) > before.1);
         assert_eq!(past_sockets(&tracker) > before.0, is_past == 1, "{from} to {to}");
-    }
-}
-
-fn options_and_other_ports_pass() {
-    let wire = Wire::new(1);
-    let tracker = tracker(&wire, xdp("s", XdpMode::Generic, None));
-    until_it_answers(&wire, &tracker);
-    let before = (past_sockets(&tracker), connects(&tracker));
-    let mut answer = [0; 64];
-    wire.client.run(|| {
-        let socket = UdpSocket::bind(("10.9.0.3", 7777)).expect("a free port");
-        socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-        let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))).expect("for root");
-        // 24 bytes of header, of which the last four are options that do nothing.
-        let len = 24 + 8 + CONNECT.len() as u16;
-        let mut packet = vec![0x46, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 3, 10, 9, 0, 1, 1, 1, 1, 1];
-        packet[2..4].copy_from_slice(&len.to_be_bytes());
-        packet.extend([7777_u16, 6969, len - 24, 0].into_iter().flat_map(u16::to_be_bytes));
-        packet.extend(CONNECT);
-        raw.send_to(&packet, &SocketAddr::from(([10, 9, 0, 1], 0)).into()).expect("a wire");
-        assert_eq!(uninterrupted(|| socket.recv(&mut answer)).expect("an answer"), 16);
-    });
-    assert_eq!((past_sockets(&tracker), connects(&tracker)), (before.0, before.1 + 1), "with options");
-
-    let other = wire.server.run(|| UdpSocket::bind(("10.9.0.1", 7000)).expect("a free port"));
-    wire.client.run(|| {
-        let socket = UdpSocket::bind(("10.9.0.3", 0)).expect("a free port");
-        socket.send_to(&CONNECT, ("10.9.0.1", 7000)).expect("a wire");
-    });
-    other.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-    assert_eq!(uninterrupted(|| other.recv(&mut answer)).expect("the sent datagram"), CONNECT.len());
-    assert_eq!(connects(&tracker), before.1 + 1);
-}
-
-fn tags_of_vlans_pass() {
-    let wire = Wire::new(1);
-    let tracker = tracker(&wire, xdp("s", XdpMode::Native, Some(true)));
-    let (_there, mut queues) = wire.client.run(|| attached("c"));
-    until_it_answers(&wire, &tracker);
-    let path = Path {
-        hardware: [[2, 0, 0, 0, 9, 1], [2, 0, 0, 0, 9, 2]],
-        from: SocketAddr::from(([10, 9, 0, 3], 7777)),
-        to: SocketAddr::from(([10, 9, 0, 1], 6969)),
-    };
-    let mut plain = [0; 100];
-    plain[path.headers()..][..CONNECT.len()].copy_from_slice(&CONNECT);
-    let len = path.write(&mut plain, CONNECT.len());
-    // VLAN 0, which is no VLAN, so the kernel accepts it.
-    let tagged = [&plain[..12], &[0x81, 0, 0, 0], &plain[12..len]].concat();
-    let socket = wire.client.run(|| UdpSocket::bind(path.from)).expect("a free port");
-    socket.set_read_timeout(Some(A_MINUTE)).expect("above zero");
-    for (bytes, is_past) in [(&plain[..len], 1), (&tagged, 0)] {
-        let before = (past_sockets(&tracker), connects(&tracker));
-        let mut frame = queues[0].take().expect("none is in use");
-        queues[0].bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(bytes);
-        assert!(queues[0].send(frame, bytes.len()));
-        queues[0].flush().expect("the interface is up");
-        assert_eq!(uninterrupted(|| socket.recv(&mut [0; 64])).expect("an answer"), 16);
-        assert_eq!((past_sockets(&tracker), connects(&tracker)), (before.0 + is_past, before.1 + 1));
     }
 }

@@ -61,15 +61,6 @@ fn metric(wire: &Wire, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {name}: {}", text.text()))
 }
 
-/// A line of the status of every thread of a process (proc_pid_status(5)).
-fn statuses(serve: &Serve, field: &str) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", serve.pid())).expect("it runs");
-    let status = tasks.map(|task| fs::read_to_string(task.expect("a task").path().join("status")));
-    let line =
-        |status: String| Some(status.lines().find_map(|line| line.strip_prefix(field))?.trim().to_owned());
-    status.map(|status| line(status.expect("it runs")).expect("Linux has it")).collect()
-}
-
 fn a_tracker_that_is_killed_loses_no_client_that_asks_again() {
     let wire = Wire::new(1);
     let mut first = start(&wire, &[], &["--xdp=s"]);
@@ -133,8 +124,8 @@ fn a_tracker_with_a_user_of_its_own_keeps_no_privilege_and_goes_on_after_sighup(
     let wire = Wire::new(1);
     let serve = start(&wire, &[], &["--xdp=s", "--xdp-mode=generic", "--user=nobody"]);
     takes_datagrams(&wire);
-    for field in ["CapEff:", "CapPrm:", "CapAmb:"] {
-        let capabilities = statuses(&serve, field);
+    for field in ["CapEff", "CapPrm", "CapAmb"] {
+        let capabilities = serve.statuses(field);
         assert!(capabilities.len() > 2 && capabilities.iter().all(|set| set == NONE), "{capabilities:?}");
     }
     wire.udp_answers();
@@ -162,7 +153,7 @@ fn three_capabilities_are_enough_and_are_given_up() {
     let log = serve.log();
     // The memory that it may lock is enough for one queue, also after a mode that does not work.
     assert!(log.contains(r#"XDP: attached interface="s" mode=native queues=1"#), "{log}");
-    assert!(statuses(&serve, "CapPrm:").iter().all(|set| set == NONE));
+    assert!(serve.statuses("CapPrm").iter().all(|set| set == NONE));
     wire.udp_answers();
 }
 
@@ -198,7 +189,7 @@ fn frames_of_queues_without_a_thread_pass() {
 /// Stops all threads of a tracker until SIGCONT.
 fn pause(serve: &Serve) {
     serve.signal("STOP");
-    until("it is stopped", || statuses(serve, "State:").iter().all(|state| state.starts_with('T')));
+    until("it is stopped", || serve.statuses("State").iter().all(|state| state.starts_with('T')));
 }
 
 /// Whether datagrams wait in a UDP socket of the network.

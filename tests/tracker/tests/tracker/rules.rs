@@ -5,7 +5,6 @@ use std::{
     convert::Infallible,
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +12,7 @@ use std::{
 use swarmkeep::{AnnounceEvent, HashKey, InfoHash};
 use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{
-    Tracker,
+    Folder, Tracker,
     admin::client::get,
     any_port, build, listening, runtime,
     udp::{Client, announce, error_in},
@@ -26,7 +25,6 @@ use swarmkeep_tracker_protocol::{
     Field,
     udp::{AnnounceRequest, ConnectionId, ScrapeRequest, TransactionId},
 };
-use tempfile::TempDir;
 
 const KEY: HashKey = HashKey::from_bytes([3; 16]);
 const LISTED: InfoHash = InfoHash::new([1; 20]);
@@ -51,7 +49,7 @@ fn a_list_of_torrents_is_accepted_while_the_tracker_runs_and_forbidden_torrents_
     client.refusal(of(LISTED));
 
     folder.write("list", "no info hash\n");
-    runtime().block_on(tracker.control.load_access_list()).expect_err("an invalid list");
+    runtime().block_on(tracker.control.load_again(|rules| &mut rules.access)).expect_err("an invalid list");
     assert_eq!(client.announce(of(OTHER)).0.leechers, 1, "the list is as it was");
 
     folder.write("list", &format!("{LISTED}\n"));
@@ -95,7 +93,7 @@ fn a_list_that_was_replaced_is_not_kept() {
     let folder = Folder::new();
     let list = folder.write("list", &format!("{LISTED}\n"));
     let loaded = AccessList::load(ListKind::Deny, &list).expect("a good list");
-    let old = Arc::downgrade(loaded.access());
+    let old = Arc::downgrade(loaded.list());
     let tracker = over(Rules::new());
     let mut client = Client::of(tracker.udp[0]);
     let id = client.connect();
@@ -113,7 +111,7 @@ fn a_list_that_was_replaced_is_not_kept() {
         })
         .expect("a good list");
     let still = list_of(rules);
-    assert!(Arc::ptr_eq(in_force.access(), still.access()), "a file that has not changed is not read again");
+    assert!(Arc::ptr_eq(in_force.list(), still.list()), "a file that has not changed is not read again");
 }
 
 fn list_of(rules: &LiveRules) -> AccessList {
@@ -129,7 +127,7 @@ fn list_of(rules: &LiveRules) -> AccessList {
 fn members_of_a_private_tracker_announce_with_their_passkeys() {
     let folder = Folder::new();
     let list = folder.write("passkeys", "alice-1234\nbob-56789 # since May\n");
-    let passkeys = PasskeyList::load(&list, KEY).expect("a good list");
+    let passkeys = PasskeyList::load(KEY, &list).expect("a good list");
     let tracker = over(with(Rules::new(), |rules| rules.passkeys = Some(passkeys)));
     let (mut client, id) = Client::of(tracker.udp[0]).connected();
     // BEP 41: options may contain the URL in pieces, and other options may come between.
@@ -199,6 +197,41 @@ fn an_address_that_asks_too_often_over_http_gets_an_error() {
             .contains("too many requests from your address; try again later8:retry in")
     });
     assert!((8..=10).contains(&refusals.count()));
+}
+
+/// A scrape of 64 torrents takes as much work as some seven announces, and seven tokens.
+#[test]
+fn a_scrape_takes_a_token_per_ten_torrents() {
+    let hashes: Vec<_> = (0..64).map(|n| [n; 20]).collect();
+    let query = (0..64).map(|n| format!("info_hash={}", format!("%{n:02x}").repeat(20)));
+    let query = query.collect::<Vec<_>>().join("&");
+    for is_udp in [false, true] {
+        let limiter = Arc::new(RateLimiter::new(KEY, 1, 20, 1024));
+        let tracker = over(with(Rules::new(), |rules| rules.rate = Some(limiter)));
+        let refused = || {
+            let Counts { udp, http, .. } = tracker.control.metrics.counts();
+            udp.refused(Reason::TooOften) + http.refused(Reason::TooOften)
+        };
+        let (client, id) = Client::of(tracker.udp[0]).connected();
+        let began = Instant::now();
+        for _ in 0..10 {
+            if is_udp {
+                client.send(&ScrapeRequest::new(id, TransactionId(7), &hashes).to_vec());
+            } else {
+                over_http(&tracker, &format!("/scrape?{query}"));
+            }
+        }
+        client.socket.set_nonblocking(true).expect("a socket");
+        let mut answered = if is_udp { 0 } else { 10 - refused() };
+        until("each is answered or refused", || {
+            while client.socket.recv(&mut [0; 2048]).is_ok() {
+                answered += 1;
+            }
+            answered + refused() == 10
+        });
+        let most = (20 + began.elapsed().as_secs() + 1) / 7;
+        assert!((2..=most).contains(&answered), "{is_udp}: {answered} of 10");
+    }
 }
 
 #[test]
@@ -281,19 +314,4 @@ fn refusal_over_http(tracker: &Tracker, prefix: &str, info_hash: InfoHash) -> St
     let (_, failure) = answer.split_once("14:failure reason").unwrap_or_else(|| panic!("{answer}"));
     let (len, text) = failure.split_once(':').expect("bencoded");
     text[..len.parse().expect("bencoded")].into()
-}
-
-/// A folder for temporary files, removed when it is dropped.
-struct Folder(TempDir);
-
-impl Folder {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a folder for temporary files"))
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.path().join(name);
-        fs::write(&path, text).expect("a written file");
-        path
-    }
 }

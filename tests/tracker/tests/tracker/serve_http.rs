@@ -13,10 +13,7 @@ use std::{
 };
 
 use socket2::SockRef;
-use swarmkeep::{
-    Announce, Announced, Endpoint, Immediate, InfoHash, PeerBuffer, Random, Timestamp, TorrentRepository,
-    catalog::Repository, implement::forward_repository,
-};
+use swarmkeep::{Endpoint, Family, InfoHash};
 use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{
     Tracker, any_port, build,
@@ -24,7 +21,7 @@ use swarmkeep_tests::{
     listening, runtime,
     udp::HASH,
 };
-use swarmkeep_tracker::{Config, LocalPeers, Server};
+use swarmkeep_tracker::{Config, Kind, LocalPeers, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeResponse};
 
 /// A store that answers at once, and one that may wait.
@@ -259,14 +256,12 @@ fn endless_heads_are_cut_off() {
 
 #[test]
 fn a_client_that_does_not_read_is_not_read_from() {
-    let inner = build("packed", |config| config).as_sync().cloned().expect("packed is synchronous");
-    let store = Arc::new(CountingStore { inner, announces: AtomicU64::new(0) });
-    let repository = Repository::Sync(Immediate(Arc::clone(&store) as _));
-    let tracker = Tracker::of(Server::bind(&config(), repository).expect("loopback"));
+    let tracker = Tracker::of(server("packed", &config()));
     let address = tracker.http[0];
     let mut client = Client::of(address);
     (1..=200).for_each(|port| drop(client.peers(&announce(port))));
     let neighbour = Neighbour::of(address);
+    let announces = || tracker.control.metrics.counts().http.requests(Kind::Announce, Family::V4);
     // Each answer is longer than a thousand bytes, so more of them than the system buffers would pile up in
     // the tracker.
     let most = 10_000;
@@ -277,9 +272,9 @@ fn a_client_that_does_not_read_is_not_read_from() {
         client.send(&request[..ends_at]);
         let mut requests = request.repeat(100);
         requests.rotate_left(ends_at);
-        let before = store.announces.load(Relaxed);
+        let before = announces();
         assert!(takes_little(&mut client, &requests));
-        let answered = store.announces.load(Relaxed) - before;
+        let answered = announces() - before;
         assert!(answered < most, "{answered} answers are somewhere");
     }
     neighbour.has_noticed_nothing();
@@ -363,28 +358,6 @@ fn stopping_does_not_wait_for_idle_connections() {
     assert!(TcpStream::connect(address).is_err());
 }
 
-/// Counts the announces to a store.
-#[derive(Debug)]
-struct CountingStore {
-    inner: Arc<dyn TorrentRepository>,
-    announces: AtomicU64,
-}
-
-impl TorrentRepository for CountingStore {
-    fn announce(
-        &self,
-        announce: &Announce,
-        now: Timestamp,
-        rng: &mut dyn Random,
-        peers: &mut PeerBuffer<'_>,
-    ) -> Announced {
-        self.announces.fetch_add(1, Relaxed);
-        self.inner.announce(announce, now, rng, peers)
-    }
-
-    forward_repository! { |counting| counting.inner, except announce }
-}
-
 fn config() -> Config {
     let mut config = listening(&[any_port("127.0.0.1")], &[any_port("127.0.0.1"), any_port("::1")]);
     (config.rules.interval_secs, config.rules.jitter_percent) = (77, 0);
@@ -396,7 +369,8 @@ fn server(name: &str, config: &Config) -> Server {
 }
 
 fn addresses(server: &Server) -> Vec<SocketAddr> {
-    server.http_addresses().expect("bound")
+    let [_, http, _] = server.addresses().expect("bound");
+    http
 }
 
 /// A client at another address that goes on asking, on new connections and on an old one.

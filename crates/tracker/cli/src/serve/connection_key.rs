@@ -1,7 +1,7 @@
 //! The file of `connection-key`.
 
 use std::{
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     io::Read as _,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::Path,
@@ -30,6 +30,14 @@ pub(super) fn read(path: &Path) -> Result<ConnectionKey, Contradiction> {
     if metadata.permissions().mode() & 0o007 != 0 {
         return Err(wrong("everybody can read or change it: chmod o= it".into()));
     }
+    // Of the file, and of a link to it.
+    for path in [path.canonicalize(), std::path::absolute(path)] {
+        let folder = path.and_then(|path| fs::metadata(path.parent().unwrap_or(Path::new("/"))));
+        let folder = folder.map_err(|error| wrong(format!("cannot look at its folder: {error}")))?;
+        if folder.permissions().mode() & 0o002 != 0 {
+            return Err(wrong("everybody can put another in its place: chmod o-w its folder".into()));
+        }
+    }
     let mut secret = Vec::new();
     // One byte more than the longest secret and the end of its line.
     let read = file.take(LONGEST as u64 + 3).read_to_end(&mut secret);
@@ -43,6 +51,9 @@ pub(super) fn read(path: &Path) -> Result<ConnectionKey, Contradiction> {
         return Err(wrong(format!(
             "it has {size} bytes, and a secret has {SHORTEST} to {LONGEST}: write one, as by `openssl rand -hex 32`"
         )));
+    }
+    if secret.iter().all(|byte| *byte == secret[0]) {
+        return Err(wrong("all of its bytes are equal: write another, as by `openssl rand -hex 32`".into()));
     }
     Ok(ConnectionKey::new(secret))
 }

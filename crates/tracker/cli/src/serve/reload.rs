@@ -45,15 +45,21 @@ impl Reload {
 
     fn reload(&mut self) -> Result<(), Box<dyn Error>> {
         let ReadSettings { effective, settings } = ReadSettings::now()?;
-        let settings = Settings { fixed: self.fixed.clone(), ..settings };
-        settings.fixed.redis.check_password()?;
         let Self { kept, control, .. } = self;
-        control.rules.renew(|now| {
-            let rules = settings.rules(kept, Some(now))?;
+        let (level, limiter) = (settings.live.log, kept.limiter.clone());
+        let renewed = control.rules.renew(|now| {
+            let rules = settings.judge(kept, Some(now))?.server.rules;
+            // Live settings beside those that need a restart.
+            let settings = Settings { fixed: self.fixed.clone(), ..settings };
+            settings.times()?;
             settings.renew_certificate(kept)?;
             Ok::<_, Box<dyn Error>>(rules)
-        })?;
-        self.log.set_level(settings.live.log);
+        });
+        if renewed.is_err() {
+            kept.limiter = limiter;
+        }
+        renewed?;
+        self.log.set_level(level);
         let (live, fixed) = changes(&self.running, &effective.settings);
         for Change { name, from, to } in &live {
             info!(setting = name, from, to, "changed");

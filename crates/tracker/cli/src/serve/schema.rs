@@ -16,11 +16,15 @@ use clap::{
     ArgAction, Args as _, Command, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
+use rustix::{
+    fs::{Access, access},
+    io::Errno,
+};
 use swarmkeep::{BoundedBy, ConfigError, HashKey, RepositoryConfig, Retention};
 use swarmkeep_bittorrent::programs;
 use swarmkeep_tracker::{
-    AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, PasskeyList, RateLimiter, Rules, Scope,
-    Tls, Token, WhenUnavailable,
+    AccessList, Config, ConnectionKey, IpNet, ListKind, LocalPeers, NetworkList, PasskeyList, ProxyHeader,
+    RateLimiter, Rules, Scope, Tls, Token, WhenUnavailable,
 };
 use tracing::warn;
 use tracing_subscriber::filter::LevelFilter;
@@ -31,7 +35,7 @@ use super::{
     secret::warn_of_others,
     store::{StoreBuilder, StoreChoice},
     user::User,
-    values::{level, local_peers, most_bytes, network, seconds},
+    values::{id_lifetime, level, local_peers, most_bytes, network, seconds},
     xdp::Xdp,
 };
 use crate::{settings::Contradiction, units::named};
@@ -102,6 +106,10 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "FILE", help_heading = LISTENING)]
     pub(crate) connection_key: Option<PathBuf>,
 
+    /// Time for which a connection id over UDP is valid, from 2m (BEP 15) to 16m.
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = id_lifetime, help_heading = LISTENING)]
+    pub(crate) connection_id_lifetime: u32,
+
     /// Most HTTP and HTTPS connections that are open at once. When all are in use, a new connection replaces
     /// one that has been idle for long.
     #[arg(long, value_name = "N", default_value = "4096", help_heading = LISTENING)]
@@ -115,7 +123,7 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository(), help_heading = STORE)]
     pub(crate) repository: StoreChoice,
 
-    /// Time that a peer is kept after its last announce, such as 2700, 2700s, 45m or 1h.
+    /// Time that a peer is kept after its last announce, such as 2700, 45m, 1h30m or 1d.
     #[arg(long, value_name = "TIME", default_value = "45m", value_parser = seconds, help_heading = STORE)]
     pub(crate) lifetime: u32,
 
@@ -133,8 +141,9 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "N", help_heading = STORE)]
     pub(crate) endpoints_per_address: Option<usize>,
 
-    /// Most memory of the store, such as 512MiB or 4GiB; 0 is no limit. Default: half of the memory of this
-    /// machine, or of its control group, if the store can keep a limit.
+    /// Most memory of the store, such as 500MB or 1.5GiB (units kB, MB, GB, TB, KiB, MiB, GiB, TiB); 0 is no
+    /// limit. Default: half of the memory of this machine, or of its control group, if the store can keep a
+    /// limit.
     #[arg(long, value_name = "BYTES", value_parser = most_bytes, help_heading = STORE)]
     pub(crate) max_bytes: Option<usize>,
 
@@ -226,7 +235,8 @@ pub(crate) struct Live {
     pub(crate) passkeys: Option<PathBuf>,
 
     /// Most requests per second that are answered per IPv4 address, or per 64-bit network of IPv6, up to
-    /// 1,000,000; 0 is no limit. A 56-bit network of IPv6 has 5 times the limit, a 48-bit one 25 times.
+    /// 1,000,000; 0 is no limit. Ten torrents of a scrape count as a request. A 56-bit network of IPv6 has 5
+    /// times the limit, a 48-bit one 25 times.
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(0..=1_000_000), help_heading = ACCESS)]
     pub(crate) requests: u32,
 
@@ -245,9 +255,20 @@ pub(crate) struct Live {
     #[arg(long, value_name = "RULE", default_value = "near", value_parser = local_peers, help_heading = ACCESS)]
     pub(crate) local_peers: LocalPeers,
 
-    /// Address or network of proxies with a trusted X-Forwarded-For, such as 192.0.2.0/24; may be repeated.
+    /// Address or network of proxies with a trusted header of the client, such as 192.0.2.0/24; may be
+    /// repeated.
     #[arg(long, value_name = "NET", value_parser = network, help_heading = ACCESS)]
     pub(crate) http_proxy: Vec<IpNet>,
+
+    /// Header in which these proxies name the client. They must overwrite it, or append to it: otherwise
+    /// clients choose their addresses.
+    #[arg(long, value_name = "HEADER", default_value = "X-Forwarded-For", value_parser = named(ProxyHeader::ALL, ProxyHeader::name), help_heading = ACCESS)]
+    pub(crate) http_proxy_header: ProxyHeader,
+
+    /// File of the networks whose requests are refused, one per line, such as 192.0.2.0/24, 2001:db8::1 or
+    /// 192.0.2.5-192.0.2.9.
+    #[arg(long, value_name = "FILE", help_heading = ACCESS)]
+    pub(crate) refused_networks: Option<PathBuf>,
 
     /// Trust the address that an HTTP client gives in `ip=`. Any client can then direct peers to any address:
     /// use it only if you know all clients.
@@ -311,7 +332,7 @@ pub(crate) enum LogFormat {
 
 impl Settings {
     /// The sizes of the store.
-    pub(crate) fn repository(&self, key: HashKey) -> RepositoryConfig {
+    fn repository(&self, key: HashKey) -> RepositoryConfig {
         let Fixed { lifetime, max_swarms, max_peers_per_swarm, .. } = self.fixed;
         let mut config = RepositoryConfig::new(key).lifetime(Duration::from_secs(lifetime.into()));
         if let Some(most) = max_swarms {
@@ -352,8 +373,23 @@ impl Settings {
         NonZero::new(self.fixed.endpoints_per_address.unwrap_or(unset))
     }
 
+    /// Judges the whole set of settings, for `config`, the start and a reload, which has rules already. The
+    /// start alone judges the ports, interfaces and rights of this machine.
+    pub(crate) fn judge(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Judged, Box<dyn Error>> {
+        let (mut server, store) = (self.server(kept, now)?, self.store()?);
+        let sizes = self.repository(HashKey::from_os()?);
+        store.check(&sizes)?;
+        let secret = self.fixed.connection_key.as_deref().filter(|path| !is_out_of_reach(path, now));
+        let connection_key = secret.map(connection_key::read).transpose()?;
+        let mut drawn_secret = None;
+        if server.admin.is_some() {
+            (server.admin_tokens, drawn_secret) = self.tokens(now)?;
+        }
+        Ok(Judged { server, store, sizes, connection_key, drawn_secret })
+    }
+
     /// The store, with all but its sizes.
-    pub(crate) fn store(&self) -> Result<StoreBuilder, Contradiction> {
+    fn store(&self) -> Result<StoreBuilder, Contradiction> {
         let Fixed { repository, redis, state, .. } = &self.fixed;
         match repository {
             StoreChoice::Embedded(_) if !redis.redis_url.is_empty() => Err(Contradiction(format!(
@@ -382,10 +418,24 @@ impl Settings {
                 Listen::Off => None,
                 Listen::At(address) => Some(*address),
             }));
-            if !addresses.is_empty() && addresses.len() < given.len() {
-                return Err(Contradiction(format!(
-                    "{name} is off and has an address: leave one of them out"
-                )));
+            let is_wrong = if given.is_empty() && name != "https" {
+                "has no address: give one, or off"
+            } else if !addresses.is_empty() && addresses.len() < given.len() {
+                "is off and has an address: leave one of them out"
+            } else {
+                continue;
+            };
+            return Err(Contradiction(format!("{name} {is_wrong}")));
+        }
+        let [of_udp, of_http, of_https] = &listening;
+        for addresses in
+            [of_udp.clone(), of_http.iter().chain(of_https).copied().chain(self.admin()).collect()]
+        {
+            let taken = |address: &&SocketAddr| {
+                address.port() > 0 && addresses.iter().filter(|other| other == address).count() > 1
+            };
+            if let Some(address) = addresses.iter().find(taken) {
+                return Err(Contradiction(format!("{address} is given twice: leave one of them out")));
             }
         }
         match listening.iter().all(Vec::is_empty) {
@@ -394,26 +444,29 @@ impl Settings {
         }
     }
 
+    fn admin(&self) -> Option<SocketAddr> {
+        match self.fixed.admin {
+            Listen::Off => None,
+            Listen::At(address) => Some(address),
+        }
+    }
+
     /// The configuration of the server.
-    pub(crate) fn server(&self, kept: &mut RunState) -> Result<Config, Box<dyn Error>> {
+    fn server(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Config, Box<dyn Error>> {
         let Fixed { workers, http_connections, http_connections_per_address, repository, lifetime, .. } =
             &self.fixed;
-        kept.connection_key = self.fixed.connection_key.as_deref().map(connection_key::read).transpose()?;
         let mut config = Config::new();
         if let Some((certificate, key)) = self.certificate()? {
-            let tls = Tls::load(certificate, key)?;
-            kept.tls = Some(tls.clone());
-            config.tls = Some(tls);
+            config.tls = Some(Tls::load(certificate, key)?);
         }
-        config.rules = self.rules(kept, None)?;
+        config.rules = self.rules(kept, now)?;
         // By a tenth of its lifetime a dead peer may be handed out for longer.
         config.sweep_period = Duration::from_secs(lifetime.div_ceil(10).into());
+        config.connection_id_lifetime = Duration::from_secs(self.fixed.connection_id_lifetime.into());
         config.http_connections = http_connections.get();
         config.http_connections_per_address = http_connections_per_address.get();
         config.repository_name = Some(repository.name().to_owned());
-        if let Listen::At(address) = self.fixed.admin {
-            (config.admin, config.admin_tokens) = (Some(address), self.tokens(kept)?);
-        }
+        config.admin = self.admin();
         (config.admin_tls, config.admin_hosts) = (self.fixed.admin_tls, self.fixed.admin_host.clone());
         [config.udp, config.http, config.https] = self.listening()?.map(|of_protocol| {
             // Sockets of a service manager replace the default addresses.
@@ -426,13 +479,15 @@ impl Settings {
         Ok(config)
     }
 
-    /// The tokens of the API: from the file, or a random one.
-    fn tokens(&self, kept: &mut RunState) -> Result<Vec<Token>, Box<dyn Error>> {
+    /// The tokens of the API: from the file, or a random one, with its secret.
+    fn tokens(&self, now: Option<&Rules>) -> Result<(Vec<Token>, Option<String>), Box<dyn Error>> {
         let Some(path) = &self.fixed.admin_tokens else {
             let (token, secret) = Token::draw(&[Scope::Read, Scope::Write])?;
-            kept.drawn_secret = Some(secret);
-            return Ok(vec![token]);
+            return Ok((vec![token], Some(secret)));
         };
+        if is_out_of_reach(path, now) {
+            return Ok(Default::default());
+        }
         let wrong =
             |problem: &dyn Display| Contradiction(format!("admin-tokens: {}: {problem}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
@@ -448,7 +503,7 @@ impl Settings {
         if tokens.is_empty() {
             return Err(wrong(&"there is no token in it: give at least one, or leave the file out").into());
         }
-        Ok(tokens)
+        Ok((tokens, None))
     }
 
     /// The files of the certificate and its key.
@@ -467,7 +522,8 @@ impl Settings {
 
     /// Reads the certificate again for the connections to come.
     pub(crate) fn renew_certificate(&self, kept: &RunState) -> Result<(), Box<dyn Error>> {
-        match (&kept.tls, self.certificate()?) {
+        let is_named = self.live.tls_certificate.is_some() || self.live.tls_key.is_some();
+        match (&kept.tls, if is_named { self.certificate()? } else { None }) {
             (Some(tls), Some((certificate, key))) => tls.reload(certificate, key)?,
             (None, Some(_)) => {
                 warn!("the tracker began without a certificate: one for HTTPS needs a restart")
@@ -478,7 +534,7 @@ impl Settings {
     }
 
     /// The rules of its answers. Reads the lists, except lists of `now` that have not changed.
-    pub(crate) fn rules(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
+    fn rules(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
         let mut rules = self.times()?;
         let Live { allow_list, deny_list, passkeys, requests, requests_at_once, .. } = &self.live;
         (rules.default_want, rules.most_want) = (self.live.peers, self.live.most_peers.get());
@@ -501,16 +557,24 @@ impl Settings {
         if let Some(path) = passkeys {
             warn_of_others(path, "the passkeys");
             let now = now.and_then(|now| now.passkeys.as_ref());
-            rules.passkeys = Some(PasskeyList::load_after(now, path, kept.passkey_key)?);
+            rules.passkeys = Some(PasskeyList::load_after(now, kept.passkey_key, path)?);
         }
-        rules.rate = kept.limiter(*requests, *requests_at_once);
+        if let Some(path) = &self.live.refused_networks {
+            let now = now.and_then(|now| now.refused.as_ref());
+            rules.refused = Some(NetworkList::load_after(now, (), path)?);
+        }
+        rules.rate = kept.limiter_of(*requests, *requests_at_once);
         rules.unlimited.clone_from(&self.live.unlimited);
         rules.http_proxies.clone_from(&self.live.http_proxy);
+        if rules.http_proxies.iter().any(|network| network.prefix_len() == 0) {
+            warn!("http-proxy contains all addresses, so every client can choose its own: name the proxies");
+        }
+        rules.http_proxy_header = self.live.http_proxy_header;
         Ok(rules)
     }
 
     /// The rules for the times that clients wait.
-    fn times(&self) -> Result<Rules, Contradiction> {
+    pub(crate) fn times(&self) -> Result<Rules, Contradiction> {
         let Live {
             interval, longest_interval, jitter, min_interval, when_unavailable, retry_interval, ..
         } = self.live;
@@ -543,16 +607,29 @@ impl Settings {
     }
 }
 
-/// Keys, limits and certificates that stay when settings are read again.
-pub(crate) struct RunState {
-    passkey_key: HashKey,
-    rate_key: HashKey,
-    limiter: Option<((u32, u32), Arc<RateLimiter>)>,
-    tls: Option<Tls>,
+/// Whether only the next start can judge a file of secrets: a running tracker may have given up the right to
+/// read it.
+fn is_out_of_reach(path: &Path, now: Option<&Rules>) -> bool {
+    now.is_some() && access(path, Access::READ_OK) == Err(Errno::ACCESS)
+}
+
+/// The result of a right set of settings.
+pub(crate) struct Judged {
+    pub(crate) server: Config,
+    pub(crate) store: StoreBuilder,
+    pub(crate) sizes: RepositoryConfig,
     /// From the file of the setting.
     pub(crate) connection_key: Option<ConnectionKey>,
     /// The secret of the random token.
     pub(crate) drawn_secret: Option<String>,
+}
+
+/// Keys, limits and certificates that stay when settings are read again.
+pub(crate) struct RunState {
+    passkey_key: HashKey,
+    rate_key: HashKey,
+    pub(crate) limiter: Option<((u32, u32), Arc<RateLimiter>)>,
+    pub(crate) tls: Option<Tls>,
     /// Whether a service manager has handed over sockets for clients.
     pub(crate) handed_over: bool,
 }
@@ -568,14 +645,12 @@ impl RunState {
             rate_key: HashKey::from_os()?,
             limiter: None,
             tls: None,
-            connection_key: None,
-            drawn_secret: None,
             handed_over: false,
         })
     }
 
     /// The present limiter, or a new one if its limits have changed.
-    fn limiter(&mut self, rate: u32, burst: u32) -> Option<Arc<RateLimiter>> {
+    fn limiter_of(&mut self, rate: u32, burst: u32) -> Option<Arc<RateLimiter>> {
         if rate == 0 {
             self.limiter = None;
         } else if self.limiter.as_ref().is_none_or(|(limits, _)| *limits != (rate, burst)) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::builder::PossibleValue;
 use swarmkeep::{
-    RepositoryConfig,
+    ConfigError, RepositoryConfig,
     catalog::{self, Implementation, Repository},
 };
 use swarmkeep_redis::{Error as RedisError, RedisRepository};
@@ -68,6 +68,14 @@ impl StoreBuilder {
         match self {
             Self::Embedded(_) => None,
             Self::Redis(servers) => Some(&servers.node),
+        }
+    }
+
+    /// Whether the store supports these sizes.
+    pub(crate) fn check(&self, sizes: &RepositoryConfig) -> Result<(), ConfigError> {
+        match self {
+            Self::Embedded(row) => row.build(sizes).map(drop),
+            Self::Redis(_) => RedisRepository::check(sizes),
         }
     }
 

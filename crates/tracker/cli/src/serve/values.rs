@@ -6,9 +6,11 @@ use std::{
 };
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use swarmkeep_bittorrent::programs::{bytes, in_units};
-use swarmkeep_tracker::{IpNet, LocalPeers, Reach};
+use swarmkeep_bittorrent::programs::bytes;
+use swarmkeep_tracker::{ConnectionIds, IpNet, LocalPeers, Reach};
 use tracing_subscriber::filter::LevelFilter;
+
+use crate::units::time;
 
 pub(super) fn level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
@@ -49,13 +51,20 @@ pub(super) fn local_peers(text: &str) -> Result<LocalPeers, String> {
     Ok(LocalPeers::At { v4, v6 })
 }
 
-/// A time in whole seconds, minutes or hours.
+/// A time in whole seconds.
 pub(super) fn seconds(text: &str) -> Result<u32, String> {
-    let units = [("s", 1), ("m", 60), ("h", 3600)];
-    u32::try_from(in_units(text, &units).unwrap_or(0))
-        .ok()
-        .filter(|&seconds| seconds > 0)
-        .ok_or_else(|| "expected a time above 0, such as 2700, 2700s, 45m or 1h".into())
+    let whole = time(text).ok().filter(|time| !time.is_zero() && time.subsec_nanos() == 0);
+    whole
+        .and_then(|time| time.as_secs().try_into().ok())
+        .ok_or_else(|| "expected a time above 0, such as 2700, 45m or 1h30m; units are s, m, h, d".into())
+}
+
+/// A lifetime of connection ids.
+pub(super) fn id_lifetime(text: &str) -> Result<u32, String> {
+    let is_allowed = |secs: &u32| {
+        (ConnectionIds::LIFETIME_SECS..=ConnectionIds::LONGEST_LIFETIME_SECS).contains(&u64::from(*secs))
+    };
+    seconds(text).ok().filter(is_allowed).ok_or_else(|| "expected a time from 2m to 16m".into())
 }
 
 /// A number of bytes of memory.
@@ -71,12 +80,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_seconds_minutes_or_hours() {
-        assert_eq!(seconds("2700"), Ok(2700));
-        assert_eq!(seconds("2700s"), Ok(2700));
-        assert_eq!(seconds("45m"), Ok(2700));
-        assert_eq!(seconds("1h"), Ok(3600));
-        for wrong in ["", "0", "0m", "-1", "m", "1d", "1.5h", "4294967295h", "45 m", "1hm"] {
+    fn times_are_seconds_or_have_units() {
+        let given = ["2700", "2700s", "45m", "1h30m", "1d"].map(seconds);
+        assert_eq!(given, [2700, 2700, 2700, 5400, 86_400].map(Ok));
+        for wrong in ["", "0", "0m", "-1", "m", "500ms", "1500ms", "4294967295h", "1hm"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,6 +1,5 @@
 //! `swarmkeep serve`, started and stopped.
 
-mod folder;
 pub(crate) mod https;
 pub(crate) mod load;
 pub(crate) mod manager;
@@ -13,11 +12,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-pub(crate) use folder::Folder;
 use nix::unistd::Uid;
 pub(crate) use swarmkeep_store_tests::{A_MINUTE, until};
-pub(crate) use swarmkeep_tests::serve::Serve;
 use swarmkeep_tests::udp::{Client, announce};
+pub(crate) use swarmkeep_tests::{Folder, serve::Serve};
 
 pub(crate) fn start(arguments: &[&str]) -> Serve {
     Serve::start(swarmkeep(arguments))

@@ -8,7 +8,6 @@ mod clock;
 mod full_disk;
 mod root;
 mod stuck;
-mod threads;
 
 use std::process::ExitCode;
 

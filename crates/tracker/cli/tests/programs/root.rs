@@ -9,10 +9,7 @@ use swarmkeep_store_tests::{
 };
 use swarmkeep_tests::{https::CertificateAuthority, udp::Client};
 
-use crate::{
-    common::{Serve, https::scrape_over_https, start},
-    threads::tasks,
-};
+use crate::common::{Serve, https::scrape_over_https, start};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -36,24 +33,21 @@ fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
     Client::of(serve.address("udp")).connect();
     scrape_over_https(serve.addresses_of("https")[0], &authority);
 
-    let statuses: Vec<_> =
-        tasks(&serve).map(|task| fs::read_to_string(task.join("status")).expect("lives")).collect();
-    assert!(statuses.len() > 2, "the tracker has threads");
     let (uid, gid) = (nobody.uid, nobody.gid);
-    for status in statuses {
-        for (field, expected) in [
-            ("Uid", format!("{uid} {uid} {uid} {uid}")),
-            ("Gid", format!("{gid} {gid} {gid} {gid}")),
-            ("Groups", String::new()),
-            ("CapEff", "0000000000000000".into()),
-            ("CapPrm", "0000000000000000".into()),
-            ("CapAmb", "0000000000000000".into()),
-            ("NoNewPrivs", "1".into()),
-        ] {
-            let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-            let value: Vec<_> = value.expect("every kernel tells").split_whitespace().collect();
-            assert_eq!(value.join(" "), expected, "{field} in {status}");
-        }
+    for (field, expected) in [
+        ("Uid", format!("{uid} {uid} {uid} {uid}")),
+        ("Gid", format!("{gid} {gid} {gid} {gid}")),
+        ("Groups", String::new()),
+        ("CapEff", "0000000000000000".into()),
+        ("CapPrm", "0000000000000000".into()),
+        ("CapAmb", "0000000000000000".into()),
+        ("NoNewPrivs", "1".into()),
+    ] {
+        let of_threads = serve.statuses(field);
+        assert!(
+            of_threads.len() > 2 && of_threads.iter().all(|of| *of == expected),
+            "{field}: {of_threads:?}"
+        );
     }
 
     // It has secrets: it leaves no core dump, and only root can read its memory.

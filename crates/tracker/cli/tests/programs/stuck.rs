@@ -21,10 +21,7 @@ use swarmkeep_store_tests::{
     tests,
 };
 
-use crate::{
-    common::{A_MINUTE, manager::Manager},
-    threads::tasks,
-};
+use crate::common::{A_MINUTE, manager::Manager};
 
 /// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
@@ -50,7 +47,7 @@ fn a_thread_that_is_stuck_ends_the_pings_until_it_goes_on() {
         let call = fs::read_to_string(task.join("syscall")).unwrap_or_default();
         call.split(' ').next() == Some(&libc::SYS_ppoll.to_string())
     };
-    let waiting = || tasks(&serve).find(waits)?.file_name()?.to_str()?.parse().ok();
+    let waiting = || serve.tasks().find(waits)?.file_name()?.to_str()?.parse().ok();
     let stuck = Pid::from_raw(found("a thread waits for datagrams", waiting));
     ptrace::seize(stuck, Options::empty()).expect("a need of this test");
     let stuck = Stopped(stuck);

@@ -103,14 +103,6 @@ fn files_without_downloads_are_not_mistaken_for_others() {
 }
 
 #[test]
-fn of_several_files_the_highest_counts_are_taken() {
-    let found = found(FIXTURES, "opentracker-statedump.txt opentracker-scrape.benc.gz lines.tsv");
-    assert_eq!(found["files"].as_array().unwrap().len(), 3);
-    assert_eq!((&found["torrents"], &found["duplicates"]), (&5.into(), &10.into()));
-    assert_eq!(found["downloads"], 1_u64 + 17 + 1_234_567 + 4_294_967_295);
-}
-
-#[test]
 fn the_report_for_people_is_in_words() {
     let ended = import(FIXTURES, "--dry-run opentracker-scrape.benc.gz lines.tsv");
     assert_eq!(
@@ -160,10 +152,6 @@ fn nothing_is_imported_after_an_error_unless_errors_are_skipped() {
     let errors = refused(&folder, "cut");
     assert!(errors.contains("byte 200: an early end: the file was cut off"), "{errors}");
     assert_eq!(found(&folder, "--skip-bad cut")["torrents"], 2);
-
-    let gzip = fs::read(Path::new(FIXTURES).join("opentracker-scrape.benc.gz")).unwrap();
-    fs::write(folder.path().join("cut.gz"), &gzip[..gzip.len() - 4]).unwrap();
-    assert!(refused(&folder, "cut.gz").contains("gzip: "));
     // One wrong file among good ones.
     fs::copy(Path::new(FIXTURES).join("lines.tsv"), folder.path().join("good")).unwrap();
     refused(&folder, "good cut");
@@ -172,19 +160,13 @@ fn nothing_is_imported_after_an_error_unless_errors_are_skipped() {
 #[test]
 fn files_of_no_tracker_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let put = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
-    put("empty", b"");
-    put("page", b"<!doctype html>\n");
-    put("zipped", b"\x28\xb5\x2f\xfd rest");
-    put("sqlite3.db", b"SQLite format 3\0 and more");
+    fs::write(folder.path().join("page"), "<!doctype html>\n").unwrap();
+    let help = "begins with \"<!doctype html>\"; --from FORMAT names its format, --help lists the formats";
     for (file, error) in [
-        ("empty", "empty: it is empty"),
-        ("page", "begins with \"<!doctype html>\"; --from FORMAT names its format, --help lists the formats"),
-        ("zipped", "zstd -dc"),
-        ("sqlite3.db", "sqlite3.db: it is a database of SQLite: `sqlite3 -readonly FILE "),
+        ("page", help),
+        ("--skip-bad page", help),
         ("missing", "missing: No such file"),
         (".", ".: it is a folder"),
-        ("--skip-bad page", "begins with"),
     ] {
         let errors = refused(&folder, file);
         assert!(errors.contains(error), "{file}: {errors}");

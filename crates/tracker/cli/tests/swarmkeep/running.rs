@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpListener, UdpSocket},
     os::{fd::OwnedFd, unix::net::UnixDatagram},
     path::Path,
@@ -21,7 +22,7 @@ use swarmkeep_tests::{
     admin::client::get_with,
     http,
     https::{self, CertificateAuthority},
-    udp::Client,
+    udp::{Client, announce},
 };
 
 #[test]
@@ -302,7 +303,7 @@ fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_the_reaso
     }
     let (code, message) = check(&format!("http://{admin}/nowhere"));
     assert_eq!(code, Some(1));
-    assert!(message.contains("HTTP/1.1 404 Not Found: "), "{message}");
+    assert!(message.contains(" 404 Not Found: "), "{message}");
     assert_eq!(serve.stop("TERM").0, Some(0));
     for target in [udp[0].to_string(), ready] {
         let (code, message) = check(&target);
@@ -327,6 +328,57 @@ fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_the_reaso
     let (code, message) = check(&target);
     assert!(code == Some(1) && message.ends_with(": not today\n"), "{message}");
     answered.join().expect("it does not panic");
+}
+
+#[test]
+fn the_first_refused_peer_of_a_local_network_is_a_warning_for_the_operator() {
+    let serve = start(&["--udp=0.0.0.0:0"]);
+    let port = serve.addresses()[0][0].port();
+    let mut client = Client::of(([127, 0, 0, 1], port).into());
+    for _ in 0..3 {
+        let id = client.connect();
+        client.refusal(announce(id));
+    }
+    let (code, log) = serve.stop("TERM");
+    let warnings = log.lines().filter(|line| line.contains("WARN") && line.contains("private or loopback"));
+    assert_eq!(warnings.count(), 1, "{log}");
+    assert_eq!(code, Some(0));
+}
+
+/// A server that gives every request this answer, or its bytes one by one for ever.
+fn answering(answer: &'static [u8], is_slow: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}/announce?info_hash=1", listener.local_addr().expect("bound"));
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept()?;
+        _ = client.read(&mut [0; 1000])?;
+        client.write_all(answer)?;
+        while is_slow {
+            thread::sleep(Duration::from_millis(50));
+            client.write_all(b"x")?;
+        }
+        Ok::<_, io::Error>(())
+    });
+    url
+}
+
+#[test]
+fn a_check_waits_no_longer_obeys_no_answer_and_notices_a_failed_announce() {
+    for (answer, is_slow, said) in [
+        (&b"HTTP/1.1 200 OK\r\n\r\n"[..], true, "no answer in 2 s"),
+        (
+            b"HTTP/1.1 503 \x1b[2J\r\n\r\n\x1b]0;x\x07\xe2\x80\xae",
+            false,
+            r"HTTP/1.1 503 \u{1b}[2J: \u{1b}]0;x\u{7}\u{202e}",
+        ),
+        (b"HTTP/1.1 200 OK\r\n\r\nd14:failure reason9:not todaye", false, "not today"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", false, "its answer to an announce is none"),
+    ] {
+        let (code, message) = check(&[&answering(answer, is_slow)]);
+        assert!(code == Some(1) && message.trim_end().ends_with(said), "{message}");
+    }
+    let (code, message) = check(&[&answering(b"HTTP/1.1 200 OK\r\n\r\nd8:intervali60ee", false)]);
+    assert_eq!((code, &*message), (Some(0), ""));
 }
 
 #[test]

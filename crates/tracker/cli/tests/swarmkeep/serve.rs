@@ -51,7 +51,7 @@ fn wrong_options_are_refused_with_the_allowed_values() {
     };
     says(&["--udp", "localhost"], "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off");
     says(&["--http-proxy", "192.0.2.0/33"], "expected a network or address, such as 192.0.2.0/24 or ::1");
-    says(&["--lifetime", "45d"], "such as 2700, 2700s, 45m or 1h");
+    says(&["--lifetime", "45x"], "such as 2700, 45m or 1h30m; units are s, m, h, d");
     says(&["--interval", "0"], "a time above 0");
     says(&["--interval", "30m", "--lifetime", "30m"], "give a longer lifetime, or a shorter interval");
     says(&["--lifetime", "4294967295"], "give whole seconds, from 1 to");

@@ -2,7 +2,9 @@
 
 use std::process::{Command, Output};
 
-use crate::common::{Folder, interval, start, start_at_file};
+use swarmkeep_tests::serve::Serve;
+
+use crate::common::{Folder, interval, start, start_at_file, swarmkeep};
 
 fn config(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
@@ -155,43 +157,121 @@ fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
     }
 }
 
+/// Wrong files, and a part of the message about each.
+const WRONG: [(&str, &str); 45] = [
+    ("interval = 1h", ":1: expected a value; text stands in quotes, such as \"30m\""),
+    ("interval = \"1h\"", "would be forgotten after 2700"),
+    ("lifetime = \"29m\"", "would be forgotten after 1740"),
+    ("lifetime = 4294967295", "a lifetime of 4294967295s cannot be kept"),
+    ("longest-interval = \"44m\"", "would be forgotten after 2700"),
+    ("longest-interval = 60", "longest-interval is shorter than the interval"),
+    ("min-interval = \"40m\"", "min-interval is longer than the interval"),
+    ("max-bytes = 1", "bytes"),
+    ("max-bytes = \"1XB\"", "units are kB, MB, GB, TB, KiB, MiB, GiB, TiB"),
+    ("max-bytes = \"1MB\"\nrepository = \"btreemap\"", "bytes"),
+    ("max-swarms = 0", "expected a whole number above 0"),
+    ("snapshot-every = \"1x\"", "units are s, m, h, d"),
+    ("snapshot-every = \"1h30\"", "units are s, m, h, d"),
+    ("udp = [\"127.0.0.1:7\", \"127.0.0.1:7\"]", "127.0.0.1:7 is given twice"),
+    ("http = [\"127.0.0.1:7\"]\nadmin = \"127.0.0.1:7\"", "127.0.0.1:7 is given twice"),
+    ("udp = []", "udp has no address: give one, or off"),
+    ("udp = [\"off\", \"127.0.0.1:7\"]", "udp is off and has an address"),
+    ("udp = \"off\"\nhttp = \"off\"", "udp, http and https are off"),
+    ("udp = \"off\"\nhttp = \"127.0.0.1:0\"\nxdp = \"lo\"", "xdp is given and udp is off"),
+    ("https = \"127.0.0.1:0\"", "HTTPS needs both"),
+    ("admin = \"127.0.0.1:0\"\nadmin-tls = true", "HTTPS needs both"),
+    ("tls-key = \"/nowhere/at/all\"", "HTTPS needs both"),
+    ("tls-key = \"/nowhere\"\ntls-certificate = \"/nowhere\"", "cannot take the certificate from /nowhere"),
+    ("admin = \"127.0.0.1:0\"\nadmin-tokens = \"/nowhere/at/all\"", "admin-tokens: /nowhere/at/all"),
+    ("connection-key = \"/nowhere/at/all\"", "connection-key: /nowhere/at/all"),
+    ("connection-key = \"/dev/zero\"", "it is not a regular file"),
+    ("allow-list = \"/a\"\ndeny-list = \"/b\"", "allow-list and deny-list exclude each other"),
+    ("deny-list = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
+    ("passkeys = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
+    ("user = \"root\"", "root's user or group"),
+    ("refused-networks = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
+    ("connection-id-lifetime = \"17m\"", "expected a time from 2m to 16m"),
+    ("http-proxy-header = \"Via\"", "allowed are X-Forwarded-For, X-Real-IP, CF-Connecting-IP, Forwarded"),
+    ("http-proxy = \"example.org\"", "expected a network or address"),
+    ("jitter = 101", "expected a number from 0 to 100"),
+    ("workers = 0", "expected a number from 1 to 256"),
+    ("repository = \"redis\"", "the repository redis needs --redis-url"),
+    ("redis-url = \"redis://192.0.2.1\"", "redis-url is given, and the repository is packed"),
+    (
+        "repository = \"redis\"\nredis-url = [\"redis://192.0.2.1\", \"me:secret@192.0.2.2\"]",
+        "redis-url: ***@192.0.2.2: it begins with neither redis:// nor rediss://",
+    ),
+    (
+        "repository = \"redis\"\nredis-url = \"redis://192.0.2.1\"\nstate = \"/nowhere/at/all\"",
+        "state is of no use with the repository redis",
+    ),
+    (
+        "repository = \"redis\"\nredis-url = \"redis://192.0.2.1\"\nredis-password-file = \"/nowhere/at/all\"",
+        "redis-password-file: cannot read /nowhere/at/all",
+    ),
+    ("repository = \"redis\"\nredis-url = \"redis://192.0.2.1\"\nmax-swarms = 9", "swarms"),
+    (
+        "redis-patience = \"5s\"",
+        ":1: redis-patience: `5s` is not a value for it: expected a time from 10ms to 4s",
+    ),
+    ("when-unavailable = \"maybe\"", "`maybe` is not a value for it; allowed are error, empty"),
+    ("intervall = 5", "there is no setting `intervall`; `interval` is meant, perhaps"),
+];
+
 #[test]
-fn wrong_settings_are_refused_with_exit_code_2() {
+fn config_the_start_and_a_reload_refuse_the_same_files_in_the_same_words() {
     let folder = Folder::new();
-    for (text, expected) in [
-        ("udp = 0.0.0.0:6969", ":1: expected a value; text stands in quotes, such as \"30m\""),
-        ("interval = \"1h\"", "would be forgotten after 2700"),
-        ("longest-interval = \"44m\"", "would be forgotten after 2700"),
-        ("longest-interval = 60", "longest-interval is shorter than the interval"),
-        ("min-interval = \"40m\"", "min-interval is longer than the interval"),
-        ("allow-list = \"/a\"\ndeny-list = \"/b\"", "allow-list and deny-list exclude each other"),
-        ("deny-list = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
-        ("repository = \"redis\"", "the repository redis needs --redis-url"),
-        ("redis-url = \"redis://192.0.2.1\"", "redis-url is given, and the repository is packed"),
-        (
-            "repository = \"redis\"\nredis-url = [\"redis://192.0.2.1\", \"me:secret@192.0.2.2\"]",
-            "redis-url: ***@192.0.2.2: it begins with neither redis:// nor rediss://",
-        ),
-        (
-            "repository = \"redis\"\nredis-url = \"redis://192.0.2.1\"\nstate = \"/nowhere/at/all\"",
-            "state is of no use with the repository redis",
-        ),
-        (
-            "repository = \"redis\"\nredis-url = \"redis://192.0.2.1\"\nredis-password-file = \"/nowhere/at/all\"",
-            "redis-password-file: cannot read /nowhere/at/all",
-        ),
-        (
-            "redis-patience = \"5s\"",
-            ":1: redis-patience: `5s` is not a value for it: expected a time from 10ms to 4s",
-        ),
-        ("when-unavailable = \"maybe\"", "`maybe` is not a value for it; allowed are error, empty"),
-    ] {
-        let file = folder.write_secret("a.toml", text);
-        let (code, _, errors) = config(&["--config", &file], &[]);
-        assert!(code == Some(2) && errors.contains(expected), "{text}: {code:?} {errors}");
-        let errors = crate::common::refused(&["--udp", "127.0.0.1:0", "--config", &file]);
-        assert!(errors.contains(expected) && !errors.contains("secret"), "{errors}");
+    let (_, defaults, _) = config(&["--default"], &[]);
+    let named = defaults.lines().filter_map(|line| line.strip_prefix('#')?.split_once(" = "));
+    let named: Vec<_> = named.filter(|(name, _)| !name.contains(' ')).collect();
+    let empty = named.iter().map(|(name, _)| (format!("{name} = \"\""), "it is empty: unset it"));
+    let wrong: Vec<_> =
+        WRONG.map(|(text, words)| (text.to_owned(), words)).into_iter().chain(empty).collect();
+    assert!(wrong.len() >= 100, "{}", wrong.len());
+
+    let write = |text: &str| {
+        let others = [("udp", "127.0.0.1:0"), ("http", "off"), ("admin", "off")];
+        let others = others.into_iter().filter(|(name, _)| !text.contains(&format!("{name} =")));
+        let others = others.map(|(name, value)| format!("\n{name} = \"{value}\""));
+        folder.write_secret("a.toml", &(text.to_owned() + &others.collect::<String>()))
+    };
+    let arguments = ["--config", &*write("")];
+    let at_file = || {
+        let mut command = swarmkeep(&arguments);
+        ["UDP", "HTTP", "ADMIN"].iter().for_each(|name| _ = command.env_remove(format!("SWARMKEEP_{name}")));
+        command
+    };
+    let mut serve = Serve::start(at_file());
+    for (text, words) in wrong {
+        write(&text);
+        let (code, _, said) = config(&arguments, &[]);
+        let said = said.strip_prefix("swarmkeep: ").expect("an error").trim_end();
+        assert!(code == Some(2) && said.contains(words) && !said.contains("me:secret"), "{text}: {said}");
+        let (code, refused) = Serve::refused(at_file());
+        assert!(code == Some(2) && refused.contains(said), "{text}: {refused}");
+        serve.signal("HUP");
+        let printed = serve.printed_until("the settings stay as they were");
+        assert!(printed.contains(said), "{text}: {printed}");
     }
+    for (name, _) in named {
+        let variable = format!("SWARMKEEP_{}", name.to_ascii_uppercase().replace('-', "_"));
+        let (code, _, said) = config(&[], &[(&variable, "")]);
+        assert!(code == Some(2) && said.contains("it is empty: unset it"), "{variable}: {said}");
+    }
+    assert_eq!(serve.stop("TERM").0, Some(0));
+}
+
+/// Another tracker may have the port; an address of no interface is certain.
+#[test]
+fn config_warns_of_addresses_and_interfaces_that_this_machine_lacks() {
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let udp = format!("--udp={}", taken.local_addr().unwrap());
+    let (code, _, said) = config(&[&udp, "--http=192.0.2.1:0", "--admin=off", "--xdp=nic-0"], &[]);
+    let said: Vec<_> =
+        said.lines().map(|line| line.strip_prefix("swarmkeep: on this machine, now: ")).collect();
+    assert!(code == Some(0) && said.len() == 2, "{said:?}");
+    assert!(said[0].is_some_and(|line| line.starts_with("cannot listen on http 192.0.2.1:0")), "{said:?}");
+    assert!(said[1].is_some_and(|line| line.starts_with("there is no interface `nic-0`")), "{said:?}");
 }
 
 #[test]

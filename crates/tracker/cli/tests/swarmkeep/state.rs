@@ -129,49 +129,6 @@ fn the_first_answer_has_the_stored_counts() {
 }
 
 #[test]
-fn a_killed_tracker_keeps_announces_before_its_last_snapshot_and_saved_downloads() {
-    let folder = folder();
-    let admin = "--admin=127.0.0.1:0";
-    let (mut tracker, _) = Tracker::start(folder.path(), &["--snapshot-every=1s", admin]);
-    let at = tracker.admin();
-    for port in 1..=50 {
-        tracker.starts(1, port, 1);
-        tracker.completes(1, port);
-    }
-    // The first snapshot may have begun before the announces.
-    tracker.serve.printed_until("snapshot taken");
-    tracker.serve.printed_until("snapshot taken");
-    metrics_show(at, &["swarmkeep_unsaved_downloads 0"]);
-    (51..=60).for_each(|port| drop(tracker.starts(1, port, 1)));
-    (51..=60).for_each(|port| tracker.completes(1, port));
-    tracker.serve.kill();
-    let (mut tracker, said) = Tracker::start(folder.path(), &["--snapshot-every=1h", admin]);
-    assert!(said.contains("snapshot loaded") && !said.contains("ERROR"), "{said}");
-    let (_, found) = tracker.starts(1, 100, 1);
-    let found = ports(&found);
-    assert!((1..=50).all(|port| found.contains(&port)), "{found:?}");
-    tracker.has_downloads(1, 50);
-    let downloads = tracker.scrape(1).completed;
-    assert!((50..=60).contains(&downloads), "{downloads}: each of 60 at most once");
-
-    // The database is enough: this tracker has taken no snapshot.
-    (101..=110).for_each(|port| drop(tracker.starts(2, port, 1)));
-    (101..=109).for_each(|port| tracker.completes(2, port));
-    tracker.elsewhere(2, 110, AnnounceEvent::Completed);
-    let at = tracker.admin();
-    metrics_show(at, &["swarmkeep_unsaved_downloads 0"]);
-    tracker.serve.kill();
-    let (mut tracker, said) = Tracker::start(folder.path(), &[]);
-    assert!(said.contains("snapshot loaded"), "{said}");
-    assert_eq!(tracker.scrape(2), ScrapeStats::default(), "announced after the latest");
-    tracker.starts(2, 1, 1);
-    tracker.has_downloads(2, 10);
-    tracker.has_downloads(1, downloads);
-    assert_eq!(tracker.scrape(1).completed, downloads, "as often as it is started");
-    tracker.stop();
-}
-
-#[test]
 fn a_damaged_snapshot_is_refused_and_the_one_before_is_loaded() {
     let folder = folder();
     for port in [1, 2] {
@@ -283,6 +240,17 @@ fn state(folder: &Path, more: &[&str]) -> (Option<i32>, String) {
         .output()
         .expect("it starts");
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn a_snapshot_of_the_latest_time_is_shown_and_loaded() {
+    let folder = folder();
+    keep(folder.path(), (1..=4).map(hash), || Timestamp::from_secs(u64::MAX));
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(0) && said.contains("taken at a time that is still to come, 4 swarms"), "{said}");
+    let (tracker, said) = Tracker::start(folder.path(), &[]);
+    assert!(said.contains("snapshot loaded"), "{said}");
+    tracker.stop();
 }
 
 /// All peers have expired, as under a clock that is ahead.

@@ -94,7 +94,7 @@ fn the_total_counts_failures_so_that_success_is_not_always_100_percent() {
 fn a_rate_is_of_requests_and_not_of_cycles_of_them() {
     let fake = Fake::start(|request| vec![right(request)]);
     let mut config = config(fake.target());
-    (config.rate, config.duration) = (Some(100.0), Duration::from_secs(1));
+    (config.rate, config.duration, config.threads) = (Some(100.0), Duration::from_secs(1), Some(2));
     config.mix = Mix { connect: 1, announce: 3, scrape: 1 };
     let report = run(&config);
     assert_eq!(report.requests, 400, "100 a second of each of 4 workers, whatever they are");

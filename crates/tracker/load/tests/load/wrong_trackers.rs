@@ -2,14 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{
-    Fake, announced, assert_only_unsent, config, connected, right, run, scraped, tracker, with_head,
-};
+use crate::common::{Fake, announced, assert_only_unsent, config, connected, right, run, scraped, tracker};
 use swarmkeep_load::{Mix, Report, Swarms, Target};
-use swarmkeep_tracker_protocol::{
-    bittorrent::AnnounceEvent,
-    udp::{AnnounceRequest, AnnounceResponseHeader, ConnectRequest, Request, TransactionId},
-};
+use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectRequest, Request, TransactionId};
 
 /// Measures a tracker that answers announces with `wrong`.
 fn announcing(wrong: impl Fn(&AnnounceRequest<'_>) -> Vec<u8> + Send + 'static) -> Report {
@@ -84,22 +79,6 @@ fn far_more_peers_than_requested() {
     let ports: Vec<u16> = (1..=2000).collect();
     let report = announcing(move |announce| announced(announce, &ports));
     assert!(report.wrong > 0 && report.by_kind["announce"].succeeded == 0, "{:?}", report.wrong_answers);
-}
-
-#[test]
-fn counts_without_the_one_that_has_announced() {
-    let report = announcing(|announce| {
-        let transaction_id = announce.transaction_id;
-        match announce.event {
-            AnnounceEvent::Stopped => announced(announce, &[]),
-            _ => with_head(
-                AnnounceResponseHeader { transaction_id, interval: 1800, leechers: 0, seeders: 0 },
-                &[],
-            ),
-        }
-    });
-    assert_eq!(report.wrong, report.by_kind["announce"].wrong);
-    found_out(&report, "counts");
 }
 
 #[test]

@@ -40,11 +40,6 @@ impl InfoHashList {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// The memory of the list in bytes.
-    pub fn heap_bytes(&self) -> usize {
-        self.0.heap_bytes()
-    }
 }
 
 impl FromIterator<InfoHash> for InfoHashList {
@@ -112,7 +107,7 @@ pub(super) fn entry(path: &Path, line: &Line<'_>) -> Result<InfoHash, AccessErro
 }
 
 /// The beginning of a text, without characters that control a terminal.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars() {
         if shown.len() >= SHOWN {

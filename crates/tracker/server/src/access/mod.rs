@@ -1,7 +1,7 @@
-//! Access to the tracker: [the torrents](Access) that it serves, and [the members](Passkeys) of a private
-//! one.
+//! Access to the tracker: [the torrents](Access) that it serves, [the members](Passkeys) of a private one,
+//! and [the networks](Networks) that it refuses.
 //!
-//! Both are text files with one entry per line, which people and programs may edit while the tracker runs.
+//! All are text files with one entry per line, which people and programs may edit while the tracker runs.
 //! [`Watched`] tells when a file has changed; the caller then loads it again and replaces the old list. A
 //! list itself never changes, so a lookup takes no lock. [`add_line`] and [`remove_line`] edit a file for an
 //! operator without a shell.
@@ -32,6 +32,7 @@
 mod edit;
 mod lines;
 mod list;
+mod networks;
 mod passkeys;
 mod set;
 mod watch;
@@ -42,6 +43,7 @@ use swarmkeep::{InfoHash, bittorrent::in_words};
 
 pub use edit::{add_line, remove_line};
 pub use list::{InfoHashList, parse_info_hash};
+pub use networks::Networks;
 pub use passkeys::Passkeys;
 pub use watch::{Change, Watched};
 
@@ -110,6 +112,19 @@ pub enum AccessError {
         path.display()
     )]
     InfoHash {
+        /// The list.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+        /// The entry, escaped, no more than about 80 characters of it.
+        text: String,
+    },
+    /// An entry is not a network.
+    #[error(
+        "network list {}, line {line}: \"{text}\" is not a network: give such as 192.0.2.0/24, 2001:db8::1 or 192.0.2.5-192.0.2.9",
+        path.display()
+    )]
+    Network {
         /// The list.
         path: PathBuf,
         /// The line, counted from 1.

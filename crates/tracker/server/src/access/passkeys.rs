@@ -51,11 +51,6 @@ impl Passkeys {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// The memory of the set in bytes.
-    pub fn heap_bytes(&self) -> usize {
-        self.hashes.heap_bytes()
-    }
 }
 
 /// Prints the number of passkeys.

@@ -55,6 +55,7 @@ impl<const N: usize> SortedSet<N> {
         self.entries.len()
     }
 
+    #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         size_of_val(&*self.entries) + size_of_val(&*self.starts)
     }

@@ -20,17 +20,16 @@ pub(super) struct StoreQueries {
     threads: Arc<Semaphore>,
 }
 
+/// A part of a listing, and where the next begins.
+type Listing<T> = Result<(Vec<T>, Cursor), NoAnswer>;
+
 impl StoreQueries {
     pub(super) fn new(store: Repository) -> Self {
         Self { store, threads: Arc::new(Semaphore::new(MOST_THREADS)) }
     }
 
     /// See [`TorrentRepository::walk`](swarmkeep::TorrentRepository::walk).
-    pub(super) async fn walk(
-        &self,
-        from: Cursor,
-        limit: usize,
-    ) -> Result<(Vec<SwarmSummary>, Cursor), NoAnswer> {
+    pub(super) async fn walk(&self, from: Cursor, limit: usize) -> Listing<SwarmSummary> {
         let store = self.store.clone();
         self.ask(async move {
             let mut out = Vec::new();
@@ -56,12 +55,7 @@ impl StoreQueries {
     }
 
     /// See [`TorrentRepository::peers`](swarmkeep::TorrentRepository::peers).
-    pub(super) async fn peers(
-        &self,
-        info_hash: InfoHash,
-        from: Cursor,
-        limit: usize,
-    ) -> Result<(Vec<PeerRecord>, Cursor), NoAnswer> {
+    pub(super) async fn peers(&self, info_hash: InfoHash, from: Cursor, limit: usize) -> Listing<PeerRecord> {
         let store = self.store.clone();
         self.ask(async move {
             let mut out = Vec::new();

@@ -5,8 +5,64 @@ use std::net::{IpAddr, SocketAddr};
 use hyper::HeaderMap;
 use ipnet::IpNet;
 
-/// The header to which each proxy appends the sender of the request.
-const FORWARDED_FOR: &str = "x-forwarded-for";
+use crate::Rules;
+
+named! {
+    /// The header in which a proxy names the client of a request.
+    pub enum ProxyHeader {
+        /// Each proxy appends the address from which it received the request.
+        XForwardedFor = "X-Forwarded-For",
+        /// One address, as of nginx.
+        XRealIp = "X-Real-IP",
+        /// One address, as of Cloudflare.
+        CfConnectingIp = "CF-Connecting-IP",
+        /// RFC 7239.
+        Forwarded = "Forwarded",
+    }
+}
+
+impl ProxyHeader {
+    /// The elements of a line of the header; `None` if it cannot be read.
+    fn elements(self, line: &str) -> Option<Vec<&str>> {
+        match self {
+            Self::Forwarded => unquoted(line, b','),
+            _ => Some(line.split(',').collect()),
+        }
+    }
+
+    /// The client in one of them.
+    fn client(self, element: &str) -> Option<IpAddr> {
+        let named = |pair: &str| {
+            let (key, value) = pair.split_once('=')?;
+            let value = value.trim();
+            let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+            key.trim().eq_ignore_ascii_case("for").then(|| address(value))?
+        };
+        match self {
+            Self::Forwarded => unquoted(element, b';')?.into_iter().find_map(named),
+            _ => address(element),
+        }
+    }
+}
+
+/// Splits a text at a sign outside of quotes; `None` if a quote does not end.
+fn unquoted(text: &str, sign: u8) -> Option<Vec<&str>> {
+    let (mut parts, mut begin, mut is_quoted, mut is_escaped) = (Vec::new(), 0, false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_quoted,
+            b'"' => is_quoted = !is_quoted,
+            _ if byte == sign && !is_quoted => {
+                parts.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    (!is_quoted).then_some(parts)
+}
 
 /// Whether the operator has listed this address as a proxy's.
 pub(super) fn is_proxy(ip: IpAddr, proxies: &[IpNet]) -> bool {
@@ -19,16 +75,17 @@ pub(super) fn is_proxy(ip: IpAddr, proxies: &[IpNet]) -> bool {
 ///
 /// `None` if `peer` is a proxy and names no client: with the proxy's own address, all peers of a swarm would
 /// be at the proxy.
-pub(super) fn client_of(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNet]) -> Option<IpAddr> {
+pub(super) fn client_of(peer: IpAddr, headers: &HeaderMap, rules: &Rules) -> Option<IpAddr> {
+    let (proxies, header) = (&rules.http_proxies, rules.http_proxy_header);
     if !is_proxy(peer, proxies) {
         return Some(peer);
     }
     let mut client = None;
     // Several lines of a header are one list, in their order.
-    for line in headers.get_all(FORWARDED_FOR).iter().rev() {
-        let names = line.to_str().ok()?.rsplit(',').map(str::trim).filter(|name| !name.is_empty());
-        for name in names {
-            let ip = address(name)?;
+    for line in headers.get_all(header.name()).iter().rev() {
+        let names = header.elements(line.to_str().ok()?)?.into_iter().rev();
+        for name in names.map(str::trim).filter(|name| !name.is_empty()) {
+            let ip = header.client(name)?;
             if !is_proxy(ip, proxies) {
                 return Some(ip);
             }
@@ -51,12 +108,41 @@ mod tests {
     use super::*;
 
     fn client(peer: &str, lines: &[&str]) -> Option<String> {
-        let proxies = ["10.0.0.0/8".parse().unwrap(), "2001:db8:ffff::/48".parse().unwrap()];
+        client_by(ProxyHeader::XForwardedFor, peer, lines)
+    }
+
+    fn client_by(header: ProxyHeader, peer: &str, lines: &[&str]) -> Option<String> {
+        let mut rules = Rules::new();
+        rules.http_proxies = ["10.0.0.0/8", "2001:db8:ffff::/48"].map(|proxy| proxy.parse().unwrap()).into();
+        rules.http_proxy_header = header;
         let mut headers = HeaderMap::new();
         for line in lines {
-            headers.append(FORWARDED_FOR, line.parse().unwrap());
+            headers.append(header.name(), line.parse().unwrap());
         }
-        client_of(peer.parse().unwrap(), &headers, &proxies).map(|ip| ip.to_string())
+        client_of(peer.parse().unwrap(), &headers, &rules).map(|ip| ip.to_string())
+    }
+
+    #[test]
+    fn the_header_is_the_one_of_the_setting() {
+        for (header, line, named) in [
+            (ProxyHeader::XRealIp, "198.51.100.7", Some("198.51.100.7")),
+            (ProxyHeader::CfConnectingIp, "2001:db8::7", Some("2001:db8::7")),
+            (
+                ProxyHeader::Forwarded,
+                "for=forged, For=\"[2001:db8::7]:47011\";proto=http",
+                Some("2001:db8::7"),
+            ),
+            (ProxyHeader::Forwarded, "for=198.51.100.7;by=10.0.0.2, for=10.1.1.1", Some("198.51.100.7")),
+            (ProxyHeader::Forwarded, "for=198.51.100.7, proto=http", None),
+            (ProxyHeader::Forwarded, "for=_hidden", None),
+            (ProxyHeader::Forwarded, r#"for=198.51.100.7;host="x,for=203.0.113.9""#, Some("198.51.100.7")),
+            (ProxyHeader::Forwarded, r#"host="x;for=203.0.113.9\",";for=198.51.100.7"#, Some("198.51.100.7")),
+            (ProxyHeader::Forwarded, r#"for=198.51.100.7;host="x"#, None),
+            (ProxyHeader::Forwarded, "198.51.100.7", None),
+        ] {
+            assert_eq!(client_by(header, "10.0.0.1", &[line]).as_deref(), named, "{line}");
+            assert_eq!(client_by(header, "192.0.2.1", &[line]).as_deref(), Some("192.0.2.1"));
+        }
     }
 
     #[test]

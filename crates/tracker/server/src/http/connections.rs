@@ -61,6 +61,8 @@ struct Connection {
     /// Whether there was no request yet.
     silent: AtomicBool,
     from: Block,
+    /// Whether it is a trusted proxy's.
+    is_proxy: bool,
     /// Older connections have smaller numbers.
     number: u64,
     close: Notify,
@@ -121,6 +123,7 @@ impl Connections {
             waiting_since: AtomicU64::new(self.millis()),
             silent: AtomicBool::new(true),
             from,
+            is_proxy: block.is_none(),
             number: table.taken,
             close: Notify::new(),
         });
@@ -143,10 +146,13 @@ impl Connections {
         self.table().make_room(self.yields);
     }
 
-    /// Notifies connections to close that have waited for a request for longer than `patience`.
-    pub(crate) fn close_the_slow(&self, patience: Duration) {
-        let Some(before) = self.millis().checked_sub(patience.as_millis() as u64) else { return };
+    /// Notifies connections to close that have waited for a request for longer than `patience`, or, if they
+    /// are unlimited, `of_proxies`.
+    pub(crate) fn close_the_slow(&self, patience: Duration, of_proxies: Duration) {
+        let before = |patience: Duration| self.millis().saturating_sub(patience.as_millis() as u64);
+        let (before, of_proxies) = (before(patience), before(of_proxies));
         for connection in self.table().places.iter().flatten() {
+            let before = if connection.is_proxy { of_proxies } else { before };
             if connection.waiting_since.load(Relaxed) < before {
                 connection.close.notify_one();
             }
@@ -193,7 +199,7 @@ impl Table {
         open().for_each(|connection| *of_address.entry(connection.from).or_default() += 1);
         let waiting = open().map(|connection| (connection, connection.waiting_since.load(Relaxed)));
         let ends = waiting.filter(|(_, since)| *since != BUSY).max_by_key(|(connection, since)| {
-            (of_address[&connection.from], Reverse(*since), Reverse(connection.number))
+            (!connection.is_proxy, of_address[&connection.from], Reverse(*since), Reverse(connection.number))
         });
         if let Some((ends, _)) = ends {
             ends.close.notify_one();
@@ -210,8 +216,10 @@ impl Table {
             if since == BUSY {
                 continue;
             }
-            if longest.is_none_or(|(earliest, _)| since < earliest) {
-                longest = Some((since, connection));
+            // A proxy sends its next request into a connection that waits.
+            let waits = (connection.is_proxy, since);
+            if longest.is_none_or(|(longest, _)| waits < longest) {
+                longest = Some((waits, connection));
             }
             seen += 1;
             if seen == LOOKED_AT {
@@ -405,15 +413,22 @@ mod tests {
 
     #[test]
     fn only_slow_connections_are_closed() {
-        let connections = Arc::new(Connections::new(3, 100, Yields::LongestWaiting));
+        let connections = Arc::new(Connections::new(4, 100, Yields::LongestWaiting));
         let [slow, busy, quick] = [(); 3].map(|()| enter(&connections, "192.0.2.1").unwrap());
+        let Poll::Ready(Some(proxy)) = poll(connections.place(ip("192.0.2.2"), true)) else {
+            panic!("no room")
+        };
+        let closing = || [&slow, &busy, &quick, &proxy].map(must_close);
         std::thread::sleep(Duration::from_millis(500));
         busy.begin_request();
         quick.answered();
-        connections.close_the_slow(Duration::from_millis(400));
-        assert_eq!([&slow, &busy, &quick].map(must_close), [true, false, false]);
-        connections.close_the_slow(Duration::from_secs(3600));
-        assert_eq!([&slow, &busy, &quick].map(must_close), [false; 3]);
+        let [short, long] = [Duration::from_millis(400), Duration::from_secs(3600)];
+        connections.close_the_slow(short, long);
+        assert_eq!(closing(), [true, false, false, false]);
+        connections.close_the_slow(long, short);
+        assert_eq!(closing(), [false, false, false, true]);
+        connections.close_the_slow(long, long);
+        assert_eq!(closing(), [false; 4]);
     }
 
     #[test]

@@ -105,7 +105,11 @@ impl HttpHandler {
             let family = if ip.to_canonical().is_ipv4() { Family::V4 } else { Family::V6 };
             self.counters.request(kind, family);
         }
-        let answered = match (is_admitted(rules, &request, passkey, now), kind) {
+        let hashes = |scrape: ScrapeRequest<'_>| scrape.info_hashes().take(Self::MOST_SCRAPED + 1).count();
+        let scrape = (kind == Kind::Scrape).then(|| ScrapeRequest::parse(request.query).map_or(0, hashes));
+        let is_in_time = |ip: IpAddr| rules.is_in_time(ip.to_canonical(), scrape.unwrap_or(0), now);
+        let admitted = request.client.map_or(Ok(()), is_in_time);
+        let answered = match (admitted.and_then(|()| rules.is_member(passkey)), kind) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,
             (Ok(()), _) => self.announce(rules, request, now, rng, out).await,
@@ -207,18 +211,6 @@ fn route<'a>(rules: &Rules, request: &HttpRequest<'a>) -> Option<(Kind, Option<E
     Some((if url.action? == Action::Scrape { Kind::Scrape } else { Kind::Announce }, url.passkey))
 }
 
-fn is_admitted(
-    rules: &Rules,
-    request: &HttpRequest<'_>,
-    passkey: Option<Escaped<'_>>,
-    now: Timestamp,
-) -> Result<(), Refusal> {
-    if let Some(client) = request.client {
-        rules.is_in_time(client.to_canonical(), now)?;
-    }
-    rules.is_member(passkey)
-}
-
 fn announce_of(
     request: &AnnounceRequest<'_>,
     rules: &Rules,
@@ -254,17 +246,16 @@ fn announce_of(
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, net::Ipv4Addr, sync::Arc};
+    use std::{net::Ipv4Addr, sync::Arc};
 
     use swarmkeep::{
         Announced, HashKey, Immediate, InfoHash, PeerId, RepositoryConfig, SplitMix64, TorrentRepository,
         catalog,
     };
     use swarmkeep_tracker_protocol::http::{AnnounceResponse, RetryIn, ScrapeResponse};
-    use tempfile::NamedTempFile;
 
     use super::*;
-    use crate::{AccessList, ListKind, out_of_reach::out_of_reach};
+    use crate::out_of_reach::out_of_reach;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const HASH: InfoHash = InfoHash::new([0xaa; 20]);
@@ -388,13 +379,15 @@ mod tests {
     }
 
     #[test]
-    fn each_family_has_its_own_keys() {
+    fn each_form_and_each_family_has_its_own_keys() {
         let mut tracker = HandlerTest::named("packed");
         let has = |body: &[u8], key: &[u8]| body.windows(key.len()).any(|found| found == key);
         let v4 = tracker.body("192.0.2.1", &at_port(1));
         assert!(has(&v4, b"5:peers0:") && !has(&v4, b"6:peers6"));
         let v6 = tracker.body("2001:db8::1", &at_port(1));
         assert!(has(&v6, b"5:peers0:6:peers60:"));
+        let long = tracker.body("192.0.2.2", &AnnounceRequest { compact: Some(false), ..at_port(2) });
+        assert!(has(&long, b"5:peersld2:ip9:192.0.2.14:porti1eee"), "without peer ids");
     }
 
     /// libtorrent and rTorrent 0.9 have named link-local and unique local addresses in `ipv6`.
@@ -504,18 +497,6 @@ mod tests {
     }
 
     #[test]
-    fn the_long_form_is_a_list_without_peer_ids() {
-        let mut tracker = HandlerTest::named("packed");
-        tracker.announce("192.0.2.1", &at_port(6881));
-        for no_peer_id in [false, true] {
-            let request = AnnounceRequest { compact: Some(false), no_peer_id, ..at_port(1) };
-            let body = tracker.body("192.0.2.2", &request);
-            let text = String::from_utf8_lossy(&body);
-            assert!(text.contains("5:peersld2:ip9:192.0.2.14:porti6881eee"), "{text}");
-        }
-    }
-
-    #[test]
     fn a_client_with_nothing_left_is_a_seeder() {
         let mut tracker = HandlerTest::named("packed");
         let counts = |answer: Answer| (answer.complete, answer.incomplete, answer.downloaded.unwrap());
@@ -545,25 +526,6 @@ mod tests {
         let failure = AnnounceResponse::parse(&body).unwrap().unwrap_err();
         assert!(failure.reason.starts_with(b"the proxy in front of the tracker"));
         assert_eq!(tracker.announce("192.0.2.1", &at_port(1)).incomplete, 1, "none of them was counted");
-    }
-
-    #[test]
-    fn a_torrent_that_the_list_forbids_is_refused() {
-        let list = NamedTempFile::new().unwrap();
-        fs::write(&list, format!("{HASH}\n")).unwrap();
-        let unlisted = InfoHash::new([0xbb; 20]);
-        for (kind, served, forbidden) in [(ListKind::Allow, HASH, unlisted), (ListKind::Deny, unlisted, HASH)]
-        {
-            let access = Some(AccessList::load(kind, list.path()).unwrap());
-            let mut tracker = HandlerTest::with(
-                "packed",
-                Rules { access, interval_secs: 1234, jitter_percent: 0, ..Rules::new() },
-            );
-            tracker.announce("192.0.2.1", &AnnounceRequest { info_hash: served, ..at_port(1) });
-            let query = query(|out| AnnounceRequest { info_hash: forbidden, ..at_port(1) }.write(out));
-            let refused = ("this tracker does not serve this torrent".into(), None);
-            assert_eq!(tracker.failure("/announce", &query), refused);
-        }
     }
 
     #[test]

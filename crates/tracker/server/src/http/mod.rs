@@ -8,5 +8,6 @@ pub(crate) mod connections;
 mod handler;
 mod serve;
 
+pub use client::ProxyHeader;
 pub use handler::{HttpHandler, HttpRequest};
 pub(crate) use serve::{adopt, listen, serve};

@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     let ended = loop {
         tokio::select! {
             _ = stopped.changed() => break None,
-            _ = looks.tick() => server.connections.close_the_slow(config.http_patience),
+            _ = looks.tick() => server.connections.close_the_slow(config.http_patience, config.http_proxy_patience),
             Some(ended) = accepting.join_next() => break Some(ended),
         }
     };
@@ -183,7 +183,7 @@ impl HttpServer {
             let uri = request.uri();
             let query = uri.query().unwrap_or_default().as_bytes();
             let rules = self.handler.rules().now();
-            let client = client_of(from, request.headers(), &rules.http_proxies);
+            let client = client_of(from, request.headers(), &rules);
             let asked = HttpRequest { path: uri.path(), query, client, listener };
             let counters = self.handler.counters();
             counters.received((asked.path.len() + query.len()) as u64);

@@ -51,6 +51,7 @@ impl fmt::Debug for ConnectionKey {
 /// [`ConnectionKey`]. The time comes from the machine's clock, on which trackers with one key agree.
 pub struct ConnectionIds {
     key: ConnectionKey,
+    lifetime_secs: u64,
     latest: RwLock<(Clocks, Hours)>,
 }
 
@@ -87,9 +88,10 @@ impl ConnectionIds {
     /// How long an id is valid in seconds, as BEP 15 requires. The real time is at most 8 seconds longer. An
     /// id of a tracker with a clock at most 8 seconds ahead is valid too.
     pub const LIFETIME_SECS: u64 = 120;
+    /// The longest lifetime in seconds, of the bits of the time that are in an id.
+    pub const LONGEST_LIFETIME_SECS: u64 = 960;
 
     pub(crate) const TICK_SECS: u64 = 8;
-    const LIFETIME_TICKS: i8 = (Self::LIFETIME_SECS / Self::TICK_SECS) as i8;
     const TICKS_AHEAD: i8 = 1;
     const TICKS_PER_HOUR: u64 = 3600 / Self::TICK_SECS;
 
@@ -97,7 +99,12 @@ impl ConnectionIds {
     pub fn new(key: ConnectionKey) -> Self {
         let clocks = Clocks { ahead: 0, since: (0, 0), before: [(0, Timestamp::from_secs(0)); 4] };
         let latest = RwLock::new((clocks, Hours::around(0, &key)));
-        Self { key, latest }
+        Self { key, lifetime_secs: Self::LIFETIME_SECS, latest }
+    }
+
+    /// With another lifetime in seconds. A value outside of the limits is replaced by the nearest.
+    pub fn lifetime(self, secs: u64) -> Self {
+        Self { lifetime_secs: secs.clamp(Self::LIFETIME_SECS, Self::LONGEST_LIFETIME_SECS), ..self }
     }
 
     /// The ids at this moment. Take it anew for each batch of packets.
@@ -108,12 +115,19 @@ impl ConnectionIds {
             hours = Hours::around(hour(at), &self.key);
             self.latest.write().unwrap_or_else(PoisonError::into_inner).1 = hours;
         }
-        IdsAt { key: self.key.clone(), before: clocks.before, hours, now, tick: at }
+        IdsAt {
+            key: self.key.clone(),
+            before: clocks.before,
+            hours,
+            now,
+            tick: at,
+            ticks: self.lifetime_secs.div_ceil(Self::TICK_SECS) as i8,
+        }
     }
 
     /// Sets by how many seconds the machine's clock is ahead of the times that [`at`](Self::at) is given. For
-    /// two minutes after each jump of more than 8 seconds, ids by the clock as it was before are valid too.
-    /// Smaller steps add up to a jump. Returns whether there was one.
+    /// the lifetime of an id after each jump of more than 8 seconds, ids by the clock as it was before are
+    /// valid too. Smaller steps add up to a jump. Returns whether there was one.
     pub fn follow(&self, ahead: i64, now: Timestamp) -> bool {
         let clocks = &mut self.latest.write().unwrap_or_else(PoisonError::into_inner).0;
         let (least, most) = clocks.since;
@@ -121,7 +135,7 @@ impl ConnectionIds {
         let is_jump = since.0.abs_diff(since.1) > Self::TICK_SECS;
         if is_jump {
             clocks.before.rotate_right(1);
-            clocks.before[0] = (least, now.saturating_add(Self::LIFETIME_SECS));
+            clocks.before[0] = (least, now.saturating_add(self.lifetime_secs));
         }
         clocks.since = if is_jump { (ahead, ahead) } else { since };
         clocks.ahead = ahead;
@@ -144,6 +158,8 @@ pub struct IdsAt {
     hours: Hours,
     now: Timestamp,
     tick: u64,
+    /// The lifetime of an id.
+    ticks: i8,
 }
 
 impl IdsAt {
@@ -163,14 +179,22 @@ impl IdsAt {
     pub fn recognise(&self, id: ConnectionId, ip: IpAddr) -> bool {
         let is_by_one_before = |&(ahead, until): &(i64, Timestamp)| {
             let issued = |tick| self::id(&self.key.of_hour(hour(tick)), ip, tick);
-            self.now <= until && issued_at(id, tick(self.now, ahead)).is_some_and(|tick| issued(tick) == id)
+            self.now <= until
+                && self.issued_at(id, tick(self.now, ahead)).is_some_and(|tick| issued(tick) == id)
         };
-        issued_at(id, self.tick).is_some_and(|tick| self.issued(ip, tick) == id)
+        self.issued_at(id, self.tick).is_some_and(|tick| self.issued(ip, tick) == id)
             || self.before.iter().any(is_by_one_before)
     }
 
     fn issued(&self, ip: IpAddr, tick: u64) -> ConnectionId {
         id(self.hours.key_at(tick), ip, tick)
+    }
+
+    /// When `id` was issued, unless that is longer ago than its lifetime.
+    fn issued_at(&self, id: ConnectionId, now: u64) -> Option<u64> {
+        let age = (now as u8).wrapping_sub(id.0 as u8).cast_signed();
+        let is_valid = (-ConnectionIds::TICKS_AHEAD..=self.ticks).contains(&age);
+        now.checked_add_signed(-i64::from(age)).filter(|_| is_valid)
     }
 }
 
@@ -183,13 +207,6 @@ impl fmt::Debug for IdsAt {
 /// The time by a clock that is ahead, in steps of 8 seconds.
 const fn tick(now: Timestamp, ahead: i64) -> u64 {
     now.as_secs().saturating_add_signed(ahead) / ConnectionIds::TICK_SECS
-}
-
-/// When `id` was issued, unless that is longer ago than its lifetime.
-fn issued_at(id: ConnectionId, now: u64) -> Option<u64> {
-    let age = (now as u8).wrapping_sub(id.0 as u8).cast_signed();
-    let is_valid = (-ConnectionIds::TICKS_AHEAD..=ConnectionIds::LIFETIME_TICKS).contains(&age);
-    now.checked_add_signed(-i64::from(age)).filter(|_| is_valid)
 }
 
 const fn hour(tick: u64) -> u64 {
@@ -241,6 +258,18 @@ mod tests {
             }
             for age in [128, 129, 2047, 2048, 2049, 3600, 4096, 1 << 32] {
                 assert!(!ids.at(at(start + age)).recognise(id, HERE), "{start} + {age}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lifetime_is_kept_up_to_16_minutes() {
+        for (given, kept) in [(0, 120), (300, 304), (960, 960), (u64::MAX, 960)] {
+            for start in START.as_secs()..START.as_secs() + 3700 {
+                let ids = ids("one").lifetime(given);
+                let id = ids.at(at(start)).issue(HERE);
+                let is_good = |age| ids.at(at(start + age)).recognise(id, HERE);
+                assert!(is_good(0) && is_good(kept) && !is_good(kept + 8) && !is_good(2048 - 8), "{given}");
             }
         }
     }

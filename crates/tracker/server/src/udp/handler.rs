@@ -26,7 +26,7 @@ use crate::{
 const _: () = assert!(ScrapeResponse::MOST <= LONGEST_ANSWER_V6);
 
 /// Answers batches of requests in two steps. [`admit`](Self::admit) answers requests that need no store;
-/// [`finish`](Self::finish) or [`finish_async`](Self::finish_async) answers the rest.
+/// [`finish`](Self::finish) answers the rest.
 ///
 /// A source without a valid connection id gets no more bytes than it sent. A packet that is not a request of
 /// BEP 15 (too short, or with an unknown action) gets no answer.
@@ -70,8 +70,9 @@ impl Handler {
                     RequestState::Announce(transaction_id, announce)
                 }
                 PacketOutcome::Scrape(transaction_id) => RequestState::Scrape(transaction_id),
-                PacketOutcome::Refused(_, Refusal::TooOften) => {
-                    self.counters.refused(Reason::TooOften);
+                // An error is longer than a connect, whose source may be forged.
+                PacketOutcome::Refused(_, refusal @ (Refusal::TooOften | Refusal::RefusedAddress)) => {
+                    self.counters.refused(refusal.reason());
                     RequestState::Ignored
                 }
                 PacketOutcome::Refused(transaction_id, refusal) => {
@@ -130,19 +131,7 @@ impl Handler {
         self.answer_announces(announces.written(), exchanges, rng);
     }
 
-    /// As [`finish`](Self::finish), for an asynchronous store.
-    pub async fn finish_async(
-        &self,
-        store: &dyn AsyncTorrentRepository,
-        batch: &mut Batch,
-        now: Timestamp,
-        rng: &mut dyn Random,
-    ) {
-        self.announce_async(store, batch, now, rng).await;
-        self.scrape_async(store, batch).await;
-    }
-
-    /// Answers the announces.
+    /// Answers the announces from an asynchronous store.
     pub(super) async fn announce_async(
         &self,
         store: &dyn AsyncTorrentRepository,
@@ -160,7 +149,7 @@ impl Handler {
         self.answer_announces(announces.written(), &mut exchanges, rng);
     }
 
-    /// Answers the scrapes.
+    /// Answers the scrapes from an asynchronous store.
     pub(super) async fn scrape_async(&self, store: &dyn AsyncTorrentRepository, batch: &mut Batch) {
         let mut lost = false;
         for Scrape { transaction_id, request, answer, state } in scrapes(&mut batch.exchanges()) {
@@ -183,10 +172,6 @@ impl Handler {
 
     /// Answers requests that wait for the store with the error that the tracker is overloaded; announces as
     /// [`Rules::when_unavailable`] says.
-    pub fn turn_away(&self, batch: &mut Batch, rng: &mut dyn Random) {
-        self.turn_all_away(&mut batch.exchanges(), rng);
-    }
-
     pub(super) fn turn_all_away(&self, exchanges: &mut [Exchange<'_>], rng: &mut dyn Random) {
         let rules = self.rules.now();
         for Exchange { answer, state, .. } in exchanges {
@@ -264,7 +249,6 @@ const fn counts(SwarmStats { complete, incomplete, downloaded, .. }: SwarmStats)
 #[cfg(test)]
 mod tests {
     use std::{
-        fs,
         net::{IpAddr, Ipv4Addr, SocketAddr},
         time::Instant,
     };
@@ -277,12 +261,10 @@ mod tests {
     use swarmkeep_tracker_protocol::udp::{
         AnnounceRequest, AnnounceResponse, Client, ConnectRequest, ConnectionId, Response, ScrapeRequest,
     };
-    use tempfile::NamedTempFile;
 
     use super::*;
     use crate::{
-        AccessList, ConnectionKey,
-        ListKind::{Allow, Deny},
+        ConnectionKey,
         metrics::{Kind, Metrics, ProtocolCounts},
         out_of_reach::{out_of_reach, packed},
         udp::LONGEST_ANSWER_V4,
@@ -340,7 +322,10 @@ mod tests {
             if handler.admit(batch, Reach::Private, *now) {
                 match repository {
                     Repository::Sync(Immediate(store)) => handler.finish(&**store, batch, *now, rng),
-                    Repository::Async(store) => handler.finish_async(&**store, batch, *now, rng).await,
+                    Repository::Async(store) => {
+                        handler.announce_async(&**store, batch, *now, rng).await;
+                        handler.scrape_async(&**store, batch).await;
+                    }
                 }
             }
             let answers: Vec<_> = batch.answers().map(|(answer, source)| (answer.to_vec(), source)).collect();
@@ -445,20 +430,9 @@ mod tests {
     fn a_peer_is_at_the_source_of_its_packet_whatever_it_claims() {
         let mut tracker = HandlerTest::named("packed");
         let id = tracker.connect(at("192.0.2.1:9"));
-        tracker.announce(
-            at("192.0.2.1:9"),
-            AnnounceRequest { ip: Ipv4Addr::new(198, 51, 100, 1), ..request(id) },
-        );
-        let id = tracker.connect(at("192.0.2.2:9"));
-        let (_, peers) = tracker.announce(at("192.0.2.2:9"), request(id));
-        assert_eq!(peers, ["192.0.2.1:6881".parse().unwrap()]);
-    }
-
-    #[test]
-    fn an_ipv4_mapped_source_is_an_ipv4_one() {
-        let mut tracker = HandlerTest::named("packed");
-        let id = tracker.connect(at("192.0.2.1:9"));
-        tracker.announce(at("[::ffff:192.0.2.1]:9"), request(id));
+        let claims = AnnounceRequest { ip: Ipv4Addr::new(198, 51, 100, 1), ..request(id) };
+        // An IPv4-mapped source is an IPv4 one.
+        tracker.announce(at("[::ffff:192.0.2.1]:9"), claims);
         let id = tracker.connect(at("[::ffff:192.0.2.2]:9"));
         let (_, peers) = tracker.announce(at("[::ffff:192.0.2.2]:9"), request(id));
         assert_eq!(peers, ["192.0.2.1:6881".parse().unwrap()]);
@@ -542,22 +516,6 @@ mod tests {
     }
 
     #[test]
-    fn a_torrent_that_the_list_forbids_is_refused() {
-        let list = NamedTempFile::new().unwrap();
-        fs::write(&list, format!("{HASH}\n")).unwrap();
-        let (mut tracker, source) = (HandlerTest::named("packed"), at("192.0.2.1:9"));
-        let id = tracker.connect(source);
-        let unlisted = InfoHash::new([0xbb; 20]);
-        for (kind, served, forbidden) in [(Allow, HASH, unlisted), (Deny, unlisted, HASH)] {
-            let access = Some(AccessList::load(kind, list.path()).unwrap());
-            tracker.handler.rules.replace(Rules { access, ..rules() });
-            tracker.announce(source, AnnounceRequest { info_hash: served, ..request(id) });
-            let refused = AnnounceRequest { info_hash: forbidden, ..request(id) }.to_vec();
-            assert_eq!(tracker.refusal(&refused, source), "this tracker does not serve this torrent");
-        }
-    }
-
-    #[test]
     fn a_store_out_of_reach_or_overloaded_is_an_error_for_the_client() {
         let mut tracker = HandlerTest::over(out_of_reach());
         let source = at("192.0.2.1:9");
@@ -570,7 +528,7 @@ mod tests {
         tracker.batch.clear();
         [request(id).to_vec(), scrape].iter().for_each(|packet| tracker.batch.push(packet, source));
         assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
-        tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
+        tracker.handler.turn_all_away(&mut tracker.batch.exchanges(), &mut tracker.rng);
         let is_refused =
             |(answer, _): (&[u8], _)| answer.ends_with(b"the tracker is overloaded; try again later");
         assert_eq!(tracker.batch.answers().filter(|&answer| is_refused(answer)).count(), 2);
@@ -599,7 +557,7 @@ mod tests {
         tracker.batch.clear();
         tracker.batch.push(&request(id).to_vec(), source);
         assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
-        tracker.handler.turn_away(&mut tracker.batch, &mut tracker.rng);
+        tracker.handler.turn_all_away(&mut tracker.batch.exchanges(), &mut tracker.rng);
         let (answer, _) = tracker.batch.answers().next().expect("an answer");
         let Ok(Response::Announce(answer)) = Response::parse(answer, Family::V4) else {
             panic!("{answer:?}")
@@ -621,7 +579,8 @@ mod tests {
         assert!(handler.admit(&mut batch, Reach::Private, NOW));
         let start = tokio::time::Instant::now();
         let silent = Delayed::new(packed(), |_| Box::pin(std::future::pending()));
-        handler.finish_async(&silent, &mut batch, NOW, &mut rng).await;
+        handler.announce_async(&silent, &mut batch, NOW, &mut rng).await;
+        handler.scrape_async(&silent, &mut batch).await;
         assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
         assert_eq!(batch.answers().count(), Batch::MOST);
     }

@@ -32,19 +32,22 @@ impl BatchContext<'_> {
     /// `listener` is the reach of the socket that received it.
     pub(super) fn understand(&self, packet: &[u8], source: SocketAddr, listener: Reach) -> PacketOutcome {
         let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
-        let (connection_id, transaction_id, asked) = match Request::parse(packet) {
+        let (connection_id, transaction_id, hashes, asked) = match Request::parse(packet) {
             Ok(Request::Connect(ConnectRequest { transaction_id })) => {
                 self.counters.request(Kind::Connect, family);
+                if self.rules.refuses(source.ip()) {
+                    return PacketOutcome::Refused(transaction_id, Refusal::RefusedAddress);
+                }
                 let connection_id = self.ids.issue(source.ip());
                 return PacketOutcome::Connect(ConnectResponse { transaction_id, connection_id });
             }
             Ok(Request::Announce(request)) => {
                 self.counters.request(Kind::Announce, family);
-                (request.connection_id, request.transaction_id, Some(request))
+                (request.connection_id, request.transaction_id, 0, Some(request))
             }
             Ok(Request::Scrape(request)) => {
                 self.counters.request(Kind::Scrape, family);
-                (request.connection_id, request.transaction_id, None)
+                (request.connection_id, request.transaction_id, request.info_hashes().len(), None)
             }
             Err(error) => {
                 log_stranger!(%source, %error, "ignored");
@@ -55,7 +58,7 @@ impl BatchContext<'_> {
             // It does not count for the rate: the address may be forged.
             return PacketOutcome::Refused(transaction_id, Refusal::NotConnected);
         }
-        let understood = self.rules.is_in_time(source.ip(), self.now).and_then(|()| match asked {
+        let understood = self.rules.is_in_time(source.ip(), hashes, self.now).and_then(|()| match asked {
             Some(request) => {
                 Ok(PacketOutcome::Announce(transaction_id, self.announce_of(&request, source, listener)?))
             }

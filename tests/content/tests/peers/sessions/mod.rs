@@ -87,7 +87,7 @@ fn tracker() -> ([Vec<String>; 1], Arc<dyn TorrentRepository>) {
     let mut config = listening(&[SocketAddr::from(([127, 0, 0, 1], 0))], &[]);
     config.rules.interval_secs = 1;
     let server = Server::bind(&config, repository).unwrap();
-    let address = server.udp_addresses().unwrap()[0];
+    let address = server.addresses().unwrap()[0][0];
     tokio::spawn(server.run(std::future::pending()));
     ([vec![format!("udp://{address}/announce")]], store)
 }

@@ -322,7 +322,7 @@ impl ClientTest {
             let list = env::temp_dir().join(format!("swarmkeep-{}-{}", file_name(), std::process::id()));
             fs::write(&list, format!("{passkey}\n")).expect("a file of ours");
             let key = HashKey::from_os().expect("randomness");
-            config.rules.passkeys = Some(PasskeyList::load(&list, key).expect("one passkey"));
+            config.rules.passkeys = Some(PasskeyList::load(key, &list).expect("one passkey"));
             fs::remove_file(list).expect("ours");
         }
         match self.protocol {

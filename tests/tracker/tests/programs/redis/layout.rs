@@ -28,11 +28,9 @@ use crate::redis::{
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS]:
-            redis_flush_then_restart_one_of_three_trackers,
-            redis_flushed_store_is_begun_by_a_tracker_that_starts_and_the_others_follow,
+            redis_flushed_store_is_the_same_for_trackers_that_go_on_and_one_that_starts,
             redis_shards_of_a_layout_that_was_given_up_are_replaced,
             redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was,
-            redis_layout_that_alone_is_lost_is_found_in_the_shards,
             redis_cluster_master_that_has_lost_all_takes_no_other_layout,
             redis_layout_that_is_lost_with_a_connection_is_written_again,
             redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed_later,
@@ -101,34 +99,24 @@ async fn disagreements(trackers: &[&RedisRepository]) -> usize {
     disagreed
 }
 
-/// The store is emptied, trackers go on, and one of them starts again before any sweep.
-fn redis_flush_then_restart_one_of_three_trackers() {
-    let server = started(Server::start());
-    RUNTIME.block_on(async {
-        let settings = settings([server.url()]);
-        let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
-        let three = start(&settings, 3).await;
-        assert_eq!(disagreements(&[&one, &two, &three]).await, 0);
-        server.command(&["FLUSHALL"]).expect("it answers");
-        announce_to(&one, 1).await;
-        drop(three);
-        let three = start(&settings, 4).await;
-        assert_eq!(disagreements(&[&one, &two, &three]).await, 0, "of {TORRENTS} torrents");
-        assert_eq!(members(&three).await.len(), TORRENTS as usize);
-    });
-}
-
-/// No peer has announced meanwhile: the tracker that starts writes the layout of the store.
-fn redis_flushed_store_is_begun_by_a_tracker_that_starts_and_the_others_follow() {
-    let server = started(Server::start());
-    RUNTIME.block_on(async {
-        let settings = settings([server.url()]);
-        let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
-        assert_eq!(disagreements(&[&one, &two]).await, 0);
-        server.command(&["FLUSHALL"]).expect("it answers");
-        let three = start(&settings, 4).await;
-        assert_eq!(disagreements(&[&one, &two, &three]).await, 0, "of {TORRENTS} torrents");
-    });
+/// The store is emptied, and a tracker starts before any sweep. If no peer has announced meanwhile, it writes
+/// the layout of the store.
+fn redis_flushed_store_is_the_same_for_trackers_that_go_on_and_one_that_starts() {
+    for announced in [true, false] {
+        let server = started(Server::start());
+        RUNTIME.block_on(async {
+            let settings = settings([server.url()]);
+            let (one, two) = (start(&settings, 1).await, start(&settings, 2).await);
+            assert_eq!(disagreements(&[&one, &two, &*start(&settings, 3).await]).await, 0);
+            server.command(&["FLUSHALL"]).expect("it answers");
+            if announced {
+                announce_to(&one, 1).await;
+            }
+            let three = start(&settings, 4).await;
+            assert_eq!(disagreements(&[&one, &two, &three]).await, 0, "of {TORRENTS} torrents");
+            assert_eq!(members(&three).await.len(), TORRENTS as usize);
+        });
+    }
 }
 
 /// Several trackers have begun the emptied store at once. Some still use a layout that was not the first to
@@ -180,18 +168,6 @@ fn redis_layout_that_cannot_be_followed_is_an_error_until_the_store_is_as_it_was
         server.command(&["FLUSHALL"]).expect("it answers");
         tell(&one, &comes(1)).await.expect("it is the first now");
         assert_eq!(one.status().layout_refused, None);
-    });
-}
-
-/// The key with the layout was lost, but not the shards, as when a master of a Cluster comes back empty.
-fn redis_layout_that_alone_is_lost_is_found_in_the_shards() {
-    let server = started(Server::start());
-    RUNTIME.block_on(async {
-        let (settings, one) = begun([server.url()]).await;
-        server.command(&["DEL", &layout_key(&settings)]).expect("it answers");
-        let two = start(&settings, 2).await;
-        assert_eq!(members(&two).await, members(&one).await);
-        assert_eq!(disagreements(&[&one, &two]).await, 0, "of {TORRENTS} torrents");
     });
 }
 

@@ -44,7 +44,7 @@ fn redis_over_tls_is_reached_only_with_its_authority() {
     let (certificate, key) = (authority.certificate(), authority.key());
     let server = started(Server::start_with_tls(&certificate, &key, &[("requirepass", PASSWORD)]));
     let urls = [format!("rediss://127.0.0.1:{}", server.tls_port())];
-    let password = setup.write("password", &format!("{PASSWORD}\n"));
+    let password = setup.folder.write_secret("password", &format!("{PASSWORD}\n"));
     let password = format!("--redis-password-file={password}");
     let [ca, other] =
         [&authority, &other].map(|authority| format!("--redis-ca={}", authority.root().display()));
@@ -60,7 +60,7 @@ fn redis_over_tls_is_reached_only_with_its_authority() {
     let (code, said) = Serve::refused(setup.serve(&[server.url()], &[&ca]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("redis-ca is of no use without TLS"), "{said}");
-    let nothing = format!("--redis-ca={}", setup.write("nothing.pem", "nothing"));
+    let nothing = format!("--redis-ca={}", setup.folder.write_secret("nothing.pem", "nothing"));
     let (code, said) = Serve::refused(setup.serve(&urls, &[&password, &nothing]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("redis-ca") && said.contains("nothing.pem"), "{said}");
@@ -143,14 +143,16 @@ fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
     }
 
     let url = format!("redis://:{ESCAPED}@{address}");
-    let file = setup.write("settings.toml", &format!("redis-url = \"{url}\"\nrepository = \"redis\"\n"));
+    let file = setup
+        .folder
+        .write_secret("settings.toml", &format!("redis-url = \"{url}\"\nrepository = \"redis\"\n"));
     let from_file = format!("--config={file}");
     let tracker = setup.tracker(&[], &["--log=trace", &from_file, "--interval=600"]);
     assert_eq!(tracker.announce(HASH, 1, 0, Started), Ok((600, vec![])));
     server.client_kill_all().expect("it answers");
     thread::sleep(Duration::from_millis(50));
     assert_eq!(tracker.announce(HASH, 1, 0, Started), Ok((600, vec![])));
-    setup.write("settings.toml", &format!("redis-url = \"redis://:secret@{address}\"\n"));
+    setup.folder.write_secret("settings.toml", &format!("redis-url = \"redis://:secret@{address}\"\n"));
     tracker.serve.signal("HUP");
     until("it reads them again", || tracker.serve.log().contains("settings read again"));
     let log = tracker.serve.log();
@@ -163,7 +165,7 @@ fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
         );
     }
 
-    setup.write("settings.toml", &format!("redis-url = \"{url}\"\nrepository = \"redis\"\n"));
+    setup.folder.write_secret("settings.toml", &format!("redis-url = \"{url}\"\nrepository = \"redis\"\n"));
     let printed = setup.config(&[&from_file]).output().expect("it starts").stdout;
     let printed = String::from_utf8(printed).expect("text");
     assert!(
@@ -171,7 +173,7 @@ fn redis_with_a_wrong_password_is_not_reached_and_no_password_is_shown() {
         "{printed}"
     );
     assert!(!printed.contains(PASSWORD) && !printed.contains(ESCAPED), "{printed}");
-    let again = format!("--config={}", setup.write("again.toml", &printed));
+    let again = format!("--config={}", setup.folder.write_secret("again.toml", &printed));
     let (code, said) = Serve::refused(setup.serve(&[], &[&again]));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("its password was left out where it was printed"), "{said}");
@@ -186,7 +188,7 @@ fn redis_password_file_is_read_again_at_a_reconnection_and_at_a_signal() {
     };
     let reconnects = || server.command(&["CLIENT", "KILL", "USER", "tracker"]).expect("it answers");
     changes(">first");
-    let file = setup.write("password", "first\n");
+    let file = setup.folder.write_secret("password", "first\n");
     let urls = [format!("redis://tracker@127.0.0.1:{}", server.port())];
     let password = format!("--redis-password-file={file}");
     let tracker = setup.tracker(&urls, &["--interval=600", &password]);
@@ -198,11 +200,11 @@ fn redis_password_file_is_read_again_at_a_reconnection_and_at_a_signal() {
     assert!(is_served());
 
     changes(">second");
-    setup.write("password", "second\n");
+    setup.folder.write_secret("password", "second\n");
     reconnects();
     assert!(is_served(), "the new password is in the file: {}", tracker.serve.log());
 
-    setup.write("password", "\n");
+    setup.folder.write_secret("password", "\n");
     tracker.serve.signal("HUP");
     until("it tells that it is empty", || {
         let log = tracker.serve.log();
@@ -210,7 +212,7 @@ fn redis_password_file_is_read_again_at_a_reconnection_and_at_a_signal() {
     });
     reconnects();
     assert!(is_served(), "the password of before is still right: {}", tracker.serve.log());
-    setup.write("password", "second\n");
+    setup.folder.write_secret("password", "second\n");
     tracker.serve.signal("HUP");
     until("it is content", || tracker.serve.log().contains("settings read again"));
     assert!(!tracker.serve.log().contains("second"), "{}", tracker.serve.log());

@@ -45,7 +45,7 @@ fn scrape(tracker: &Tracker, info_hash: InfoHash) -> (u32, u32, u32) {
 fn redis_trackers_of_one_store_accept_each_others_connection_ids() {
     let (setup, server) = (TrackerSetup::new(), started(Server::start()));
     let urls = [server.url()];
-    let key = setup.write("connection-key", "0123456789abcdef0123456789abcdef");
+    let key = setup.folder.write_secret("connection-key", "0123456789abcdef0123456789abcdef");
     let (one, two) = (setup.tracker(&urls, &[]), setup.tracker(&urls, &[]));
     let other = setup.tracker(&urls, &["--redis-prefix=other:"]);
     let own = setup.tracker(&urls, &["--connection-key", &key]);

@@ -1,10 +1,11 @@
 //! Trackers on a store on Redis, and their clients.
 
-use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command};
+use std::{net::SocketAddr, path::PathBuf, process::Command};
 
 use swarmkeep::{AnnounceEvent, Endpoint, InfoHash, PeerId};
 
 use swarmkeep_tests::{
+    Folder,
     serve::{Serve, swarmkeep},
     udp::{Announced, Client, announce},
 };
@@ -12,7 +13,6 @@ use swarmkeep_tracker_protocol::{
     http::{AnnounceRequest, AnnounceResponse, Escaped},
     udp,
 };
-use tempfile::TempDir;
 
 use swarmkeep_tests::admin::client::{Answer, ask, bearing};
 
@@ -22,30 +22,21 @@ const TOKEN: &str = "secret-for-everything";
 /// The common setup of several trackers.
 pub(crate) struct TrackerSetup {
     program: PathBuf,
-    folder: TempDir,
+    pub(crate) folder: Folder,
 }
 
 impl TrackerSetup {
     pub(crate) fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder of ours");
-        let setup = Self { program: swarmkeep_tests::serve::program(), folder };
-        setup.write("tokens", &format!("{TOKEN} read,write,peers\n"));
-        setup
-    }
-
-    /// Writes a file that only this user may read into the folder of the test. Returns its path.
-    pub(crate) fn write(&self, name: &str, text: &str) -> String {
-        let path = self.folder.path().join(name);
-        fs::write(&path, text).expect("a file of ours");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
-        path.to_str().expect("text").to_owned()
+        let folder = Folder::new();
+        folder.write_secret("tokens", &format!("{TOKEN} read,write,peers\n"));
+        Self { program: swarmkeep_tests::serve::program(), folder }
     }
 
     /// `swarmkeep serve` on free ports, over the store at these URLs.
     pub(crate) fn serve(&self, urls: &[String], arguments: &[&str]) -> Command {
         let mut command = swarmkeep(&self.program, "serve");
         command.args(["--udp=127.0.0.1:0", "--http=127.0.0.1:0", "--admin=127.0.0.1:0", "--jitter=0"]);
-        command.arg("--admin-tokens").arg(self.folder.path().join("tokens"));
+        command.arg("--admin-tokens").arg(self.folder.join("tokens"));
         command.arg("--repository=redis").args(arguments);
         if !urls.is_empty() {
             command.env("SWARMKEEP_REDIS_URL", urls.join(","));

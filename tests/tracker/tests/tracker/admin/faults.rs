@@ -10,13 +10,12 @@ use std::{
 };
 
 use serde_json::json;
-use swarmkeep_store_tests::{A_MINUTE, resident_kb, until, with};
-use swarmkeep_tracker::Server;
+use swarmkeep_store_tests::{A_MINUTE, resident_kb, until};
 
 use swarmkeep_tests::{
     admin::{
         client::{ask, bearing, get, get_with},
-        tracker::{ALL, READ, Tracker, config, packed},
+        tracker::{ALL, READ, Tracker, packed},
     },
     http::{self, Client},
 };
@@ -138,12 +137,4 @@ fn stopping_ends_streams_without_waiting() {
     tracker.stop();
     while events.event().is_some() {}
     assert!(TcpStream::connect(tracker.admin).is_err(), "nothing listens any more");
-}
-
-#[test]
-fn an_address_in_use_is_an_error() {
-    let tracker = Tracker::over(packed());
-    let config = with(config(), |config| config.admin = Some(tracker.admin));
-    let error = Server::bind(&config, packed()).expect_err("it is taken").to_string();
-    assert!(error.starts_with(&format!("cannot listen on admin {}", tracker.admin)), "{error}");
 }

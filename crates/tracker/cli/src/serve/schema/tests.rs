@@ -16,15 +16,15 @@ const FIELDS: [(&str, &str); 9] = [
     ("--xdp=nic0", r#"xdp: Some(Xdp { interface: "nic0", mode: ZeroCopy, connects: None }"#),
     ("--xdp=nic0 --xdp-mode=generic --xdp-connects=false", "mode: Generic, connects: Some(false)"),
     (
-        "--http-connections=4097 --http-connections-per-address=65 --repository=btreemap-rwlock-std-mutex-std",
-        r#"http_connections: 4097|http_connections_per_address: 65|name: Some("btreemap-rwlock-std-mutex-std")"#,
+        "--http-connections=4097 --http-connections-per-address=65 --repository=btreemap-rwlock-std-mutex-std --connection-id-lifetime=3m",
+        r#"connection_id_lifetime: 180s|http_connections: 4097|http_connections_per_address: 65|name: Some("btreemap-rwlock-std-mutex-std")"#,
     ),
     (
         "--lifetime=46m --max-swarms=6 --max-peers-per-swarm=7 --endpoints-per-address=9 --max-bytes=1MiB",
         "lifetime: 2760s|{ swarms: Some(6)|peers_per_swarm: Some(7)|endpoints_per_address: Some(9)|bytes: Some(1048576)",
     ),
     (
-        "--redis-url=redis://h --redis-prefix=a: --redis-engine=functions --redis-node=n --redis-patience=11ms",
+        "--repository=redis --redis-url=redis://h --redis-prefix=a: --redis-engine=functions --redis-node=n --redis-patience=11ms",
         r#"urls: ["redis://h"], prefix: "a:", engine: Some(Functions), node: "n", patience: 11ms, connections"#,
     ),
     (
@@ -38,21 +38,21 @@ const FIELDS: [(&str, &str); 9] = [
          local_peers: Take",
     ),
     (
-        "--requests-at-once=2001 --unlimited=192.0.2.0/24 --http-proxy=198.51.100.0/24 --http-ip-parameter",
-        "(100 a second, 2001 at once|unlimited: [192.0.2.0/24]|http_proxies: [198.51.100.0/24]|http_ip_parameter: true",
+        "--requests-at-once=2001 --unlimited=192.0.2.0/24 --http-proxy=198.51.100.0/24 --http-ip-parameter --http-proxy-header=Forwarded",
+        "http_proxy_header: Forwarded|(100 a second, 2001 at once|unlimited: [192.0.2.0/24]|http_proxies: [198.51.100.0/24]|http_ip_parameter: true",
     ),
 ];
 
 /// Options with files, and those that `serve` itself reads; its tests set them.
 const OTHERS: &str = "https admin-tls admin-tokens tls-certificate tls-key connection-key redis-ca \
-    redis-password-file state snapshot-every user log log-format allow-list deny-list passkeys";
+    redis-password-file state snapshot-every user log log-format allow-list deny-list passkeys refused-networks";
 
 /// All configurations that these options make.
 fn configured(options: &str) -> String {
     let schema = Settings::schema().no_binary_name(true);
     let matches = schema.try_get_matches_from(options.split_whitespace()).expect(options);
     let settings = Settings::from_arg_matches(&matches).expect(options);
-    let server = settings.server(&mut RunState::new().expect("randomness")).expect(options);
+    let server = settings.judge(&mut RunState::new().expect("randomness"), None).expect(options).server;
     let redis = settings.fixed.redis.servers();
     format!("{:?} {server:?} {redis:?}", settings.repository(HashKey::from_bytes([7; 16])))
 }
@@ -98,7 +98,7 @@ fn messages_of_wrong_values_have_no_words_of_programmers() {
             match schema.try_get_matches_from(given) {
                 Ok(matches) => {
                     let settings = Settings::from_arg_matches(&matches).expect("they match");
-                    let server = settings.server(&mut RunState::new().expect("randomness"));
+                    let server = settings.judge(&mut RunState::new().expect("randomness"), None);
                     let redis = settings.fixed.redis.servers();
                     server.err().iter().for_each(|error| judge(in_words(error)));
                     redis.err().iter().for_each(|error| judge(in_words(error)));

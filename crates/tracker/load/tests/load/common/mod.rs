@@ -94,19 +94,10 @@ pub(crate) fn connected(connect: &ConnectRequest, id: u64) -> Vec<u8> {
 /// An answer with these peers at 127.0.0.1, and the right counts.
 pub(crate) fn announced(announce: &AnnounceRequest<'_>, ports: &[u16]) -> Vec<u8> {
     let count = ports.len() as u32 + 1;
-    let head = AnnounceResponseHeader {
-        transaction_id: announce.transaction_id,
-        interval: 1800,
-        leechers: count,
-        seeders: count,
-    };
-    with_head(head, ports)
-}
-
-pub(crate) fn with_head(head: AnnounceResponseHeader, ports: &[u16]) -> Vec<u8> {
-    let mut out = [0; AnnounceResponseHeader::LEN];
-    head.write(&mut out);
-    let mut out = out.to_vec();
+    let transaction_id = announce.transaction_id;
+    let head = AnnounceResponseHeader { transaction_id, interval: 1800, leechers: count, seeders: count };
+    let mut out = vec![0; AnnounceResponseHeader::LEN];
+    head.write(out.first_chunk_mut().unwrap());
     for port in ports {
         out.extend(Ipv4Addr::LOCALHOST.octets());
         out.extend(port.to_be_bytes());

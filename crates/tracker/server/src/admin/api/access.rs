@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::query::{NoQuery, TorrentPath};
 use crate::{
-    AccessList, ListKind,
+    AccessList, ListFormat as _, ListKind,
     access::{AccessError, add_line, remove_line},
     admin::{
         problem::{Problem, Problems},
@@ -48,12 +48,12 @@ pub(super) struct AccessEntry {
 ))]
 pub(super) async fn rule(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Json<AccessRule> {
     let rules = admin.control.rules.now();
-    let kind = match rules.access.as_ref().map(AccessList::kind) {
+    let kind = match rules.access.as_ref().map(AccessList::with) {
         None => "open",
         Some(ListKind::Allow) => "allow",
         Some(ListKind::Deny) => "deny",
     };
-    Json(AccessRule { kind, entries: rules.access.as_ref().map_or(0, |list| list.len() as u64) })
+    Json(AccessRule { kind, entries: rules.access.as_ref().map_or(0, |list| list.list().entries() as u64) })
 }
 
 /// Whether a torrent is served
@@ -130,7 +130,7 @@ async fn edit(
             spawn_blocking(move || edit(&path, &info_hash)).await.expect("editing a list does not panic");
         edited?;
         // Even if nothing was edited here, another process may have edited the file.
-        control.load_access_list().await?;
+        control.load_again(|rules| &mut rules.access).await?;
         drop(turn);
         Ok::<_, AccessError>(())
     });
@@ -144,7 +144,7 @@ async fn edit(
 
 fn entry_of(admin: &AdminState, info_hash: InfoHash) -> AccessEntry {
     let rules = admin.control.rules.now();
-    let admitted = rules.access.as_ref().is_none_or(|list| list.access().admits(&info_hash));
-    let listed = rules.access.as_ref().is_some_and(|list| (list.kind() == ListKind::Allow) == admitted);
+    let admitted = rules.access.as_ref().is_none_or(|list| list.list().admits(&info_hash));
+    let listed = rules.access.as_ref().is_some_and(|list| (list.with() == ListKind::Allow) == admitted);
     AccessEntry { info_hash: info_hash.to_string(), listed, admitted }
 }

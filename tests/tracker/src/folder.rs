@@ -9,32 +9,36 @@ use std::{
 use tempfile::TempDir;
 
 /// A folder, deleted when this is dropped. Every user may read it.
-pub(crate) struct Folder(TempDir);
+#[derive(Debug)]
+pub struct Folder(TempDir);
 
 impl Folder {
-    pub(crate) fn new() -> Self {
+    /// An empty folder.
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder for temporary files");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
         Self(folder)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Its path.
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    pub(crate) fn join(&self, name: &str) -> PathBuf {
+    /// The path of a file in it.
+    pub fn join(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
 
     /// Writes a file that only its owner may read, and returns its path.
-    pub(crate) fn write_secret(&self, name: &str, text: &str) -> String {
+    pub fn write_secret(&self, name: &str, text: &str) -> String {
         let path = self.write(name, text);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
         path
     }
 
     /// Writes a file, and returns its path.
-    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+    pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.join(name);
         fs::write(&path, text).expect("a file in our folder");
         path.to_str().expect("text").into()
