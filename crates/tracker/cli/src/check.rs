@@ -30,8 +30,8 @@ use tokio_rustls::rustls::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The tracker, such as 127.0.0.1:6969 over UDP or http://127.0.0.1:7070/announce; or its admin address,
-    /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200, and an announce
-    /// must get an answer of a tracker: a success, if the URL has a query.
+    /// such as http://127.0.0.1:6970/health/ready. Over HTTP and HTTPS the status must be 200, and an
+    /// announce must get an answer of a tracker: a success, if the URL has a query.
     target: String,
 
     /// PEM file with the certificate authority of https:// targets. Default: the authorities that the system

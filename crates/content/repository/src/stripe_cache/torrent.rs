@@ -172,8 +172,8 @@ impl CachedTorrent {
         guarded("", || Ok(self.inner.place(stripe * self.stripe))).ok().flatten()
     }
 
-    /// Writes the gathered bytes of a stripe, in runs, and marks the pieces below that are complete there now.
-    /// Does nothing if nothing may be written: then the call that made it wait queues the stripe again.
+    /// Writes the gathered bytes of a stripe, in runs, and marks the pieces below that are complete there
+    /// now. Does nothing if nothing may be written: then the call that made it wait queues the stripe again.
     pub(super) fn write_stripe(self: &Arc<Self>, core: &CacheCore, stripe: u64) {
         let Some(writing) = self.state.lock().take_off(stripe) else { return };
         let bytes = self.state_range(stripe);

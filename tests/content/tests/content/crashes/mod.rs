@@ -100,7 +100,7 @@ mutants! {
     without_the_flush_before_a_flush_is_reported: ignored IgnoredFlush::Device(Barrier::Maps);
     without_the_flush_between_an_inode_and_its_root: ignored IgnoredFlush::Device(Barrier::Inode);
     without_the_flush_of_the_root: ignored IgnoredFlush::Device(Barrier::Root);
-    without_the_flush_of_a_cleared_bit: ignored IgnoredFlush::Device(Barrier::Cleared), from 1;
+    without_the_flush_of_a_cleared_bit: ignored IgnoredFlush::Device(Barrier::Cleared), from 9;
     without_the_flush_of_a_torrent_file: ignored IgnoredFlush::Files;
     without_the_flush_of_the_folder: ignored IgnoredFlush::Names;
     without_the_flush_of_what_was_mended: ignored IgnoredFlush::Device(Barrier::Mended), from 1;
@@ -109,10 +109,10 @@ mutants! {
     with_reuse_before_the_root: mutant Mutant::ReuseBeforeRoot;
     with_reuse_after_one_root: mutant Mutant::ReuseAfterOneRoot;
     with_have_bits_beside_their_data: mutant Mutant::HaveBitsWithData;
-    with_a_map_block_pointed_at_too_early: mutant Mutant::MapBlockWithContent, from 1;
+    with_a_map_block_pointed_at_too_early: mutant Mutant::MapBlockWithContent, from 3;
     with_a_map_block_as_it_was_found: mutant Mutant::MapBlockAsFound, from 1;
     with_neighbours_as_they_are: mutant Mutant::NeighboursAsTheyAre;
-    with_bits_cleared_later: mutant Mutant::ClearedLater, from 1;
+    with_bits_cleared_later: mutant Mutant::ClearedLater, from 9;
     with_torn_roots_believed: mutant Mutant::TornRoot;
     with_bits_without_blocks: mutant Mutant::BitsWithoutBlocks, from 1;
     with_an_older_root_left_at_boot: mutant Mutant::OlderRootLeft, from 7;
