@@ -332,9 +332,9 @@ fn connections_of_one_address_are_limited_and_its_neighbours_notice_nothing() {
 #[test]
 fn stopping_answers_all_received_requests() {
     for name in STORES {
-        // Received before the tracker reads, on more connections than may be open at once. There are few: a
-        // stop takes half a second at most, on a machine of any speed.
-        let server = server(name, &with(config(), |config| config.http_connections = 4));
+        // Received before the tracker reads, on more connections than may be open at once.
+        let limits = with(config(), |config| (config.http_connections, config.http_drain) = (4, A_MINUTE));
+        let server = server(name, &limits);
         let mut clients: Vec<_> = (0..6).map(|n| Client::of(addresses(&server)[n % 2])).collect();
         clients.iter_mut().for_each(|client| client.send(&request(&scrape_path(HASH)).repeat(5)));
         runtime().block_on(server.run(std::future::ready(())));

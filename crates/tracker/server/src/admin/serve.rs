@@ -77,7 +77,7 @@ pub(super) async fn serve(
         sleep(LONGEST_STOP).await;
     };
     tokio::select! {
-        () = accept(server, listener, tls, stopped) => {}
+        () = accept(server, listener, tls, Duration::ZERO, stopped) => {}
         () = stopping => warn!("stopped with admin connections that had not ended"),
     }
 }
@@ -92,7 +92,6 @@ struct AdminServer {
 
 impl ConnectionServer for AdminServer {
     const NAME: &'static str = "admin";
-    const DRAIN: Duration = Duration::ZERO;
 
     fn connections(&self) -> &Connections {
         &self.connections

@@ -24,9 +24,6 @@ pub(crate) trait ConnectionServer: Send + Sync + 'static {
     /// The name of its connections in logs.
     const NAME: &'static str;
 
-    /// For how long waiting connections are still accepted after the signal to stop.
-    const DRAIN: Duration;
-
     /// The open connections.
     fn connections(&self) -> &Connections;
 
@@ -53,12 +50,13 @@ pub(super) const QUIET: Duration = Duration::from_millis(20);
 /// How long to wait after the system has refused a connection, so that a lasting error does not take a core.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
 
-/// Takes connections from a listener until `stopped` changes or its sender is gone. Returns when all of them
-/// have ended.
+/// Takes connections from a listener until `stopped` changes or its sender is gone, then for `drain` those
+/// that wait. Returns when all of them have ended.
 pub(crate) async fn accept<S: ConnectionServer>(
     server: Arc<S>,
     listener: net::TcpListener,
     tls: Option<Tls>,
+    drain: Duration,
     mut stopped: watch::Receiver<()>,
 ) {
     let listener = TcpListener::from_std(listener).expect("`listen` makes sockets that tokio takes");
@@ -72,8 +70,8 @@ pub(crate) async fn accept<S: ConnectionServer>(
         }
     }
     // A client that has connected by now has been received.
-    let enough = Instant::now() + S::DRAIN;
-    while Instant::now() < enough
+    let begun = Instant::now();
+    while begun.elapsed() < drain
         && let Ok(accepted) = timeout(QUIET, listener.accept()).await
     {
         accepting.admit(accepted).await;

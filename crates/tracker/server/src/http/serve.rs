@@ -47,8 +47,9 @@ pub(crate) async fn serve(
 ) {
     let (most, per_address) = (config.http_connections, config.http_connections_per_address);
     let connections = Connections::new(most, per_address, Yields::LongestWaiting);
-    let server = Arc::new(HttpServer { handler, connections: Arc::new(connections), now });
-    let accept = |(listener, tls)| accept(Arc::clone(&server), listener, tls, stopped.clone());
+    let (connections, drain) = (Arc::new(connections), config.http_drain);
+    let server = Arc::new(HttpServer { handler, connections, drain, now });
+    let accept = |(listener, tls)| accept(Arc::clone(&server), listener, tls, drain, stopped.clone());
     let mut accepting: JoinSet<_> = listeners.into_iter().map(accept).collect();
     let mut looks = interval(look_every(config.http_patience));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -94,12 +95,6 @@ pub(crate) fn adopt(listener: net::TcpListener) -> io::Result<net::TcpListener> 
     Ok(listener)
 }
 
-/// For how long requests are still received after the signal to stop.
-const DRAIN: Duration = Duration::from_millis(250);
-
-/// The longest stop: [`DRAIN`], and as long again for the answers of an asynchronous store.
-const LONGEST_STOP: Duration = DRAIN.saturating_mul(2);
-
 /// The longest head of a request: a scrape of the most torrents takes 7,200 bytes, browsers and proxies add
 /// one or two thousand.
 const LONGEST_HEAD: usize = 16 * 1024;
@@ -113,12 +108,12 @@ fn look_every(patience: Duration) -> Duration {
 struct HttpServer {
     handler: Arc<HttpHandler>,
     connections: Arc<Connections>,
+    drain: Duration,
     now: fn() -> Timestamp,
 }
 
 impl ConnectionServer for HttpServer {
     const NAME: &'static str = "HTTP";
-    const DRAIN: Duration = DRAIN;
 
     fn connections(&self) -> &Connections {
         &self.connections
@@ -166,7 +161,7 @@ impl ConnectionServer for HttpServer {
                 if place.may_close_at_once() {
                     return;
                 }
-                answer_the_rest(connection, &place).await
+                answer_the_rest(connection, &place, self.drain).await
             }
         };
         if let Err(error) = ended {
@@ -212,17 +207,18 @@ impl HttpServer {
 async fn answer_the_rest<S>(
     mut connection: Pin<&mut http1::Connection<TokioIo<Stream>, S>>,
     place: &ConnectionPlace,
+    drain: Duration,
 ) -> hyper::Result<()>
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
 {
-    let longest = Instant::now() + LONGEST_STOP;
+    let begun = Instant::now();
     let mut latest = None;
     loop {
         let waiting_since = place.waiting_since();
         let quiet = waiting_since.is_some() && waiting_since == latest;
-        let enough = if waiting_since.is_some() { longest - DRAIN } else { longest };
-        if quiet || Instant::now() >= enough {
+        let longest = if waiting_since.is_some() { drain } else { drain.saturating_mul(2) };
+        if quiet || begun.elapsed() >= longest {
             break;
         }
         latest = waiting_since;
