@@ -14,7 +14,7 @@ pub struct Folder(TempDir);
 
 impl Folder {
     /// An empty folder.
-    pub fn new() -> Self {
+    pub fn empty() -> Self {
         let folder = tempfile::tempdir().expect("a folder for temporary files");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
         Self(folder)

@@ -15,7 +15,7 @@ use std::{
 use swarmkeep_load::{Target, printable};
 use swarmkeep_tracker_protocol::{
     bittorrent::{Family, in_words},
-    http::AnnounceResponse,
+    http::{AnnounceResponse, ScrapeResponse},
     udp::{Client, ConnectRequest, Response, TransactionId},
 };
 
@@ -169,7 +169,7 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
         match socket.recv(&mut answer) {
             Ok(len) => match client.answer(&request, &answer[..len], Instant::now()) {
                 Ok(Some(Response::Error(error))) => {
-                    return Err(printable(error.message).into());
+                    return Err(shown(error.message).into());
                 }
                 Ok(Some(_)) => return Ok(()),
                 Ok(None) | Err(_) => {}
@@ -178,6 +178,11 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// The beginning of a remote text.
+fn shown(text: &[u8]) -> String {
+    printable(&text[..text.len().min(500)])
 }
 
 /// Requests a path, which must have the status 200. Without a query, an announce is refused by a good tracker
@@ -200,12 +205,17 @@ fn ask(mut stream: impl Read + Write, host: &str, path: &str, query: &str) -> Re
         return Err("it has closed the connection without an answer".into());
     }
     if ![&b"HTTP/1.0 200 "[..], b"HTTP/1.1 200 "].iter().any(|good| status.starts_with(good)) {
-        return Err(format!("{}: {}", printable(status), printable(body.trim_ascii())).into());
+        return Err(format!("{}: {}", shown(status), shown(body.trim_ascii())).into());
     }
-    match AnnounceResponse::parse(body) {
-        _ if !path.ends_with("/announce") => Ok(()),
-        Ok(Err(failure)) if !query.is_empty() => Err(printable(failure.reason).into()),
+    let page = path.rsplit('/').next().unwrap_or_default();
+    let refused = match page.strip_suffix(".php").unwrap_or(page) {
+        "announce" => AnnounceResponse::parse(body).map(Result::err),
+        "scrape" => ScrapeResponse::parse(body).map(Result::err),
+        _ => Ok(None),
+    };
+    match refused {
+        Ok(Some(failure)) if !query.is_empty() => Err(shown(failure.reason).into()),
         Ok(_) => Ok(()),
-        Err(_) => Err("it is no tracker: its answer to an announce is none".into()),
+        Err(_) => Err(format!("it is no tracker: its answer to this {page} is none").into()),
     }
 }

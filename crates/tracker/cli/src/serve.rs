@@ -41,7 +41,7 @@ use self::{
     log::Log,
     read::ReadSettings,
     reload::Reload,
-    schema::{Fixed, Judged, LogFormat, RunState, Settings},
+    schema::{Fixed, Judged, LogFormat, RunState, Settings, is_unreadable},
     store::NotBuilt,
     user::User,
 };
@@ -96,9 +96,18 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
         settings::read(&crate::command(), &Settings::schema(), &arguments, [])?
     } else {
         let ReadSettings { effective, settings } = ReadSettings::at_start();
-        let judged = settings.judge(&mut RunState::new()?, None);
-        let judged = judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
-        for problem in problems(&judged.server) {
+        Log::start(settings.live.log, settings.fixed.log_format);
+        let schema = Settings::schema();
+        let unreadable = settings::files(&schema, &effective.settings).filter(|file| is_unreadable(file));
+        let unreadable =
+            unreadable.map(|file| format!("cannot read {}: only the start judges it", file.display()));
+        let mut problems: Vec<_> = unreadable.collect();
+        if problems.is_empty() {
+            let judged = settings.judge(&mut RunState::new()?, None);
+            let judged = judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
+            problems = unavailable(&judged.server);
+        }
+        for problem in problems {
             eprintln!("swarmkeep: on this machine, now: {problem}");
         }
         effective
@@ -111,7 +120,7 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
 }
 
 /// What the start would refuse on this machine now. A port in use is probably the running tracker's.
-fn problems(config: &Config) -> Vec<String> {
+fn unavailable(config: &Config) -> Vec<String> {
     let bind_udp = |address: &SocketAddr| ("udp", *address, UdpSocket::bind(address).err());
     let bind_tcp =
         |protocol| move |address: &SocketAddr| (protocol, *address, TcpListener::bind(address).err());

@@ -159,7 +159,20 @@ pub(crate) fn read(
         }
     }
     let first = command.clone().try_get_matches_from(arguments)?;
-    let file = first.subcommand().and_then(|(_, matches)| matches.get_one::<PathBuf>(FILE).cloned());
+    let first_of_subcommand = first.subcommand().map(|(_, matches)| matches);
+    let is_empty = |option: &&Arg| {
+        first_of_subcommand.is_some_and(|matches| {
+            let id = option.get_id().as_str();
+            let mut values = matches.get_raw(id).into_iter().flatten();
+            matches.value_source(id) == Some(ValueSource::CommandLine)
+                && values.any(|value| value.to_string_lossy().trim().is_empty())
+        })
+    };
+    if let Some(option) = options(schema).find(is_empty) {
+        let (place, key) = (SettingOrigin::CommandLine, name_of(option.get_id().as_str()));
+        return Err(Error::Value { place, key, message: EMPTY.into() });
+    }
+    let file = first_of_subcommand.and_then(|matches| matches.get_one::<PathBuf>(FILE).cloned());
     if let Some(path) = file.or(file_from_environment) {
         for (id, value) in read_file(&path, schema, &names)? {
             given.entry(id).or_insert(value);
@@ -187,6 +200,17 @@ fn options(schema: &Command) -> impl Iterator<Item = &Arg> {
 
 fn find<'a>(schema: &'a Command, name: &str) -> Option<&'a Arg> {
     options(schema).find(|option| name_of(option.get_id().as_str()) == name)
+}
+
+fn is_file(option: &Arg) -> bool {
+    option.get_value_parser().type_id() == ValueParser::path_buf().type_id()
+}
+
+/// The files and folders that settings name.
+pub(crate) fn files<'a>(schema: &Command, settings: &'a [Setting]) -> impl Iterator<Item = &'a Path> {
+    let is_file: Vec<_> = options(schema).map(is_file).collect();
+    let of_files = settings.iter().zip(is_file).filter(|(_, is_file)| *is_file);
+    of_files.flat_map(|(setting, _)| setting.values.iter().map(Path::new))
 }
 
 fn is_list(option: &Arg) -> bool {
@@ -294,7 +318,7 @@ fn read_file(
         if values.iter().any(|value| value.trim().is_empty()) {
             return Err(wrong(EMPTY));
         }
-        if option.get_value_parser().type_id() == ValueParser::path_buf().type_id() {
+        if is_file(option) {
             let below = |value: &String| folder.join(value).to_str().map(str::to_owned);
             let absolute: Option<Vec<_>> = values.iter().map(below).collect();
             values =

@@ -48,7 +48,8 @@ mod tests {
         {
             assert_eq!(bytes(text).map(NonZero::get), Ok(number), "{text}");
         }
-        for wrong in ["", "0", "0GiB", "GiB", "-1", "1GiB2", "1..5GiB", "99999999999TiB"] {
+        for wrong in ["", "0", "0GiB", "GiB", "-1", "1GiB2", "1..5GiB", "99999999999TiB", "4G", "1PB", "1.5"]
+        {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }

@@ -44,8 +44,7 @@ pub struct Config {
     pub http_patience: Duration,
     /// The same for [proxies](Rules::http_proxies): longer than they keep an idle connection.
     pub http_proxy_patience: Duration,
-    /// For how long HTTP requests that were received before a stop are still answered at most; twice as long
-    /// if answers of an asynchronous store are due.
+    /// For how long a stop answers HTTP requests received before; twice as long with an asynchronous store.
     pub http_drain: Duration,
     /// The address of the admin server: metrics, health, an API and a dashboard. Metrics and health need no
     /// token, so only operators should be able to reach the address.
@@ -71,8 +70,7 @@ impl Config {
 
     /// UDP and HTTP at port 6969 on every interface, with the usual rules, a sweep of the store every 5
     /// minutes, at most 4,096 HTTP connections, 64 per address, with 10 seconds of patience (2 minutes
-    /// for proxies), a quarter of a second to stop, connection ids that are valid for 2 minutes, and no
-    /// admin server.
+    /// for proxies), connection ids that are valid for 2 minutes, and no admin server.
     pub const fn new() -> Self {
         Self {
             udp: Vec::new(),

@@ -165,9 +165,7 @@ impl Rules {
         let ip = self.local_peers.listed(ip, listener).ok_or_else(|| {
             static FIRST: Once = Once::new();
             if self.local_peers == LocalPeers::Near && Reach::of_peer(ip).is_some() {
-                FIRST.call_once(|| {
-                    warn!("a peer at a private or loopback address was refused, as all such are: {ON_A_LAN}");
-                });
+                FIRST.call_once(|| warn!("a peer at a private or loopback address was refused: {ON_A_LAN}"));
             }
             Refusal::Address
         })?;

@@ -167,7 +167,7 @@ impl Server {
             tasks.spawn_blocking(move || worker.run(&stopped));
         }
         let (http_stopping, http_stopped) = watch::channel(());
-        let sweep_period = config.sweep_period;
+        let (sweep_period, longest_stop) = (config.sweep_period, config.http_drain.saturating_mul(3));
         let http = http.into_iter().map(|listener| (listener, None));
         let https = https.into_iter().map(|listener| (listener, config.tls.clone()));
         let http: Vec<_> = http.chain(https).collect();
@@ -199,7 +199,7 @@ impl Server {
         {
             std::panic::resume_unwind(panic);
         }
-        if timeout(LONGEST_STOP, tasks.join_all()).await.is_err() {
+        if timeout(longest_stop.max(LONGEST_STOP), tasks.join_all()).await.is_err() {
             warn!("stopped with requests unanswered");
         }
     }
@@ -312,7 +312,7 @@ async fn care(attachment: Option<&Attachment>, ids: &ConnectionIds) -> Infallibl
     }
 }
 
-/// The longest stop: half of it for requests in the sockets, half for answers of an asynchronous store.
+/// The longest stop of UDP: half for requests in the sockets, half for answers of an asynchronous store.
 const LONGEST_STOP: Duration = Duration::from_millis(600);
 
 /// The sockets per thread, from the sockets per address.

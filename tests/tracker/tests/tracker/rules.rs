@@ -14,16 +14,16 @@ use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{
     Folder, Tracker,
     admin::client::get,
-    any_port, build, listening, runtime,
-    udp::{Client, announce, error_in},
+    any_port, build, http, listening, runtime,
+    udp::{self, Client, announce, error_in},
 };
 use swarmkeep_tracker::{
-    AccessList, Counts, ListKind, LiveRules, LocalPeers, PasskeyList, ProtocolCounts, RateLimiter, Reason,
-    Rules, access::AccessError,
+    AccessList, Counts, ListKind, LiveRules, LocalPeers, NetworkList, PasskeyList, ProtocolCounts,
+    ProxyHeader, RateLimiter, Reason, Rules, access::AccessError,
 };
 use swarmkeep_tracker_protocol::{
     Field,
-    udp::{AnnounceRequest, ConnectionId, ScrapeRequest, TransactionId},
+    udp::{AnnounceRequest, ConnectRequest, ConnectionId, ScrapeRequest, TransactionId},
 };
 
 const KEY: HashKey = HashKey::from_bytes([3; 16]);
@@ -32,7 +32,7 @@ const OTHER: InfoHash = InfoHash::new([2; 20]);
 
 #[test]
 fn a_list_of_torrents_is_accepted_while_the_tracker_runs_and_forbidden_torrents_go() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let list = folder.write("list", &format!("{LISTED}\n"));
     let tracker = over(with_list(AccessList::load(ListKind::Allow, &list).expect("a good list")));
     let (mut client, id) = Client::of(tracker.udp[0]).connected();
@@ -59,7 +59,7 @@ fn a_list_of_torrents_is_accepted_while_the_tracker_runs_and_forbidden_torrents_
 
 #[test]
 fn announces_are_answered_while_a_list_of_a_million_torrents_is_read() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let listed = |n: u32| {
         InfoHash::new(std::array::from_fn(|place| {
             (n.wrapping_mul(0x9e37_79b9) >> (place % 4 * 8)) as u8 ^ place as u8
@@ -90,7 +90,7 @@ fn announces_are_answered_while_a_list_of_a_million_torrents_is_read() {
 
 #[test]
 fn a_list_that_was_replaced_is_not_kept() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let list = folder.write("list", &format!("{LISTED}\n"));
     let loaded = AccessList::load(ListKind::Deny, &list).expect("a good list");
     let old = Arc::downgrade(loaded.list());
@@ -125,7 +125,7 @@ fn list_of(rules: &LiveRules) -> AccessList {
 
 #[test]
 fn members_of_a_private_tracker_announce_with_their_passkeys() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let list = folder.write("passkeys", "alice-1234\nbob-56789 # since May\n");
     let passkeys = PasskeyList::load(KEY, &list).expect("a good list");
     let tracker = over(with(Rules::new(), |rules| rules.passkeys = Some(passkeys)));
@@ -199,6 +199,49 @@ fn an_address_that_asks_too_often_over_http_gets_an_error() {
     assert!((8..=10).contains(&refusals.count()));
 }
 
+/// Over UDP without an answer. A client behind a proxy is where the proxy's header says.
+#[test]
+fn networks_are_refused_and_admitted_again_while_the_tracker_runs() {
+    let folder = Folder::empty();
+    let list = folder.write("networks", "127.0.0.2\n198.51.100.0/24\n");
+    let tracker = over(with(Rules::new(), |rules| {
+        rules.refused = Some(NetworkList::load((), &list).expect("a good list"));
+        rules.http_proxies.push("127.0.0.9/32".parse().expect("a network"));
+        rules.http_proxy_header = ProxyHeader::XRealIp;
+    }));
+    let refused = || tracker.control.metrics.counts().udp.refused(Reason::RefusedAddress);
+    let stranger = Client::at([127, 0, 0, 2].into(), tracker.udp[0]);
+    stranger.send(&ConnectRequest { transaction_id: TransactionId(7) }.to_bytes());
+    until("it is refused", || refused() == 1);
+    stranger.socket.set_nonblocking(true).expect("a socket");
+    assert!(stranger.socket.recv(&mut [0; 2048]).is_err());
+    Client::of(tracker.udp[0]).connected();
+
+    let over_http = |from: [u8; 4], header: &str, path: &str| {
+        let mut client = http::Client::at(from.into(), tracker.http[0]);
+        let request = http::request(path);
+        let (lines, _) = request.split_at(request.len() - 2);
+        client.send(&[lines, header.as_bytes(), b"\r\n"].concat());
+        !String::from_utf8_lossy(&client.answer().body).contains("failure reason")
+    };
+    let (announce, scrape) = (format!("/announce?{}", query(LISTED)), http::scrape_path(LISTED));
+    for (from, header, is_admitted) in [
+        ([127, 0, 0, 1], "X-Real-IP: 198.51.100.7\r\n", true),
+        ([127, 0, 0, 2], "X-Real-IP: 203.0.113.7\r\n", false),
+        ([127, 0, 0, 9], "X-Real-IP: 203.0.113.7\r\n", true),
+        ([127, 0, 0, 9], "X-Real-IP: 198.51.100.7\r\n", false),
+        ([127, 0, 0, 9], "X-Forwarded-For: 203.0.113.7\r\n", false),
+    ] {
+        let admitted = [&announce, &scrape].map(|path| over_http(from, header, path));
+        assert_eq!(admitted, [is_admitted; 2], "{from:?}, {header}");
+    }
+
+    fs::rename(folder.write("new", "198.51.100.0/24\n"), &list).expect("a rename");
+    until("the new list is in use", || over_http([127, 0, 0, 2], "", &announce));
+    let (mut client, id) = Client::at([127, 0, 0, 2].into(), tracker.udp[0]).connected();
+    assert_eq!(client.announce(udp::announce(id)).0.leechers, 1);
+}
+
 /// A scrape of 64 torrents takes as much work as some seven announces, and seven tokens.
 #[test]
 fn a_scrape_takes_a_token_per_ten_torrents() {
@@ -213,16 +256,15 @@ fn a_scrape_takes_a_token_per_ten_torrents() {
             udp.refused(Reason::TooOften) + http.refused(Reason::TooOften)
         };
         let (client, id) = Client::of(tracker.udp[0]).connected();
-        let began = Instant::now();
+        let (began, mut answered) = (Instant::now(), 0);
         for _ in 0..10 {
             if is_udp {
                 client.send(&ScrapeRequest::new(id, TransactionId(7), &hashes).to_vec());
             } else {
-                over_http(&tracker, &format!("/scrape?{query}"));
+                answered += u64::from(over_http(&tracker, &format!("/scrape?{query}")).contains("5:files"));
             }
         }
         client.socket.set_nonblocking(true).expect("a socket");
-        let mut answered = if is_udp { 0 } else { 10 - refused() };
         until("each is answered or refused", || {
             while client.socket.recv(&mut [0; 2048]).is_ok() {
                 answered += 1;

@@ -34,7 +34,8 @@ pub(super) fn read(path: &Path) -> Result<ConnectionKey, Contradiction> {
     for path in [path.canonicalize(), std::path::absolute(path)] {
         let folder = path.and_then(|path| fs::metadata(path.parent().unwrap_or(Path::new("/"))));
         let folder = folder.map_err(|error| wrong(format!("cannot look at its folder: {error}")))?;
-        if folder.permissions().mode() & 0o002 != 0 {
+        // In a sticky folder, only the owner of a file replaces it.
+        if folder.permissions().mode() & 0o1002 == 0o002 {
             return Err(wrong("everybody can put another in its place: chmod o-w its folder".into()));
         }
     }

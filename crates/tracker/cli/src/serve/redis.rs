@@ -9,7 +9,7 @@ use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository, password_in, 
 use tokio::time::{Instant, sleep};
 
 use super::secret::warn_of_others;
-use crate::settings::Contradiction;
+use crate::{settings::Contradiction, units};
 
 const REDIS: &str = "Store on Redis (--repository redis)";
 
@@ -33,7 +33,7 @@ pub(crate) struct Redis {
     /// PEM file with the certificate authority of rediss:// servers. Default: the authorities that the system
     /// trusts.
     #[arg(long, value_name = "FILE", help_heading = REDIS)]
-    redis_ca: Option<PathBuf>,
+    pub(super) redis_ca: Option<PathBuf>,
 
     /// Prefix of all keys. Trackers with the same prefix share a store; trackers with another prefix have
     /// another store.
@@ -182,8 +182,7 @@ impl fmt::Debug for Url {
 
 /// A time from 10 ms to 4 s: the tracker waits for 5 seconds for any store.
 fn patience(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).ok();
-    let allowed = time.filter(|time| (10..=4000).contains(&time.as_millis()));
+    let allowed = units::time(text).ok().filter(|time| (10..=4000).contains(&time.as_millis()));
     allowed.ok_or_else(|| "expected a time from 10ms to 4s".into())
 }
 
@@ -195,7 +194,8 @@ mod tests {
     fn patience_has_its_bounds() {
         assert_eq!(patience("10ms"), Ok(Duration::from_millis(10)));
         assert_eq!(patience("4s"), Ok(Duration::from_secs(4)));
-        for wrong in ["", "9ms", "4001ms", "5s", "2", "2m", "s", "-1s"] {
+        assert_eq!(patience("2"), Ok(Duration::from_secs(2)));
+        for wrong in ["", "9ms", "4001ms", "5s", "2seconds", "2m", "s", "-1s"] {
             assert!(patience(wrong).is_err(), "{wrong}");
         }
     }

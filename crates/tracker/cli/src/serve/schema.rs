@@ -376,7 +376,7 @@ impl Settings {
     /// Judges the whole set of settings, for `config`, the start and a reload, which has rules already. The
     /// start alone judges the ports, interfaces and rights of this machine.
     pub(crate) fn judge(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Judged, Box<dyn Error>> {
-        let (mut server, store) = (self.server(kept, now)?, self.store()?);
+        let (mut server, store) = (self.server(kept, now)?, self.store(now)?);
         let sizes = self.repository(HashKey::from_os()?);
         store.check(&sizes)?;
         let secret = self.fixed.connection_key.as_deref().filter(|path| !is_out_of_reach(path, now));
@@ -389,8 +389,10 @@ impl Settings {
     }
 
     /// The store, with all but its sizes.
-    fn store(&self) -> Result<StoreBuilder, Contradiction> {
+    fn store(&self, now: Option<&Rules>) -> Result<StoreBuilder, Contradiction> {
         let Fixed { repository, redis, state, .. } = &self.fixed;
+        let mut redis = redis.clone();
+        redis.redis_ca = redis.redis_ca.filter(|path| !is_out_of_reach(path, now));
         match repository {
             StoreChoice::Embedded(_) if !redis.redis_url.is_empty() => Err(Contradiction(format!(
                 "redis-url is given, and the repository is {}: give --repository redis, or leave the URL out",
@@ -610,7 +612,12 @@ impl Settings {
 /// Whether only the next start can judge a file of secrets: a running tracker may have given up the right to
 /// read it.
 fn is_out_of_reach(path: &Path, now: Option<&Rules>) -> bool {
-    now.is_some() && access(path, Access::READ_OK) == Err(Errno::ACCESS)
+    now.is_some() && is_unreadable(path)
+}
+
+/// Whether this process lacks the right to read a file.
+pub(super) fn is_unreadable(path: &Path) -> bool {
+    access(path, Access::READ_OK) == Err(Errno::ACCESS)
 }
 
 /// The result of a right set of settings.

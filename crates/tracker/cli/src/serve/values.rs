@@ -20,9 +20,14 @@ pub(super) fn level() -> impl TypedValueParser<Value = LevelFilter> {
 /// A network, or one address.
 pub(super) fn network(text: &str) -> Result<IpNet, String> {
     let address = || text.parse::<IpAddr>().map(IpNet::from);
-    text.parse()
+    let network: IpNet = text
+        .parse()
         .or_else(|_| address())
-        .map_err(|_| "expected a network or address, such as 192.0.2.0/24 or ::1".into())
+        .map_err(|_| "expected a network or address, such as 192.0.2.0/24 or ::1")?;
+    // Clients over IPv4 are at IPv4 addresses, whatever socket receives them.
+    let mapped = network.prefix_len().checked_sub(96).filter(|_| network.addr().to_canonical().is_ipv4());
+    let mapped = mapped.and_then(|len| IpNet::new(network.addr().to_canonical(), len).ok());
+    Ok(mapped.filter(|_| network.addr().is_ipv6()).unwrap_or(network))
 }
 
 pub(super) fn local_peers(text: &str) -> Result<LocalPeers, String> {
@@ -86,6 +91,20 @@ mod tests {
         for wrong in ["", "0", "0m", "-1", "m", "500ms", "1500ms", "4294967295h", "1hm"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn networks_of_mapped_addresses_are_those_of_ipv4() {
+        for (text, shown) in [
+            ("192.0.2.0/24", "192.0.2.0/24"),
+            ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+            ("::ffff:192.0.2.1", "192.0.2.1/32"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("::/0", "::/0"),
+        ] {
+            assert_eq!(network(text).map(|network| network.to_string()).as_deref(), Ok(shown));
+        }
+        assert!(network("192.0.2.0/33").is_err());
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) struct Manager {
 
 impl Manager {
     pub(crate) fn new() -> Self {
-        let folder = Folder::new();
+        let folder = Folder::empty();
         Self { socket: UnixDatagram::bind(folder.join("notify")).expect("a short path"), folder }
     }
 

@@ -31,7 +31,7 @@ fn with_clock(offset: &str, arguments: &[&str]) -> Serve {
 }
 
 fn a_clock_that_is_set_after_the_start_makes_ids_of_neighbours_good_and_leaves_its_own() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let [offset, key] =
         ["-1h", "0123456789abcdef0123456789abcdef"].map(|text| folder.write_secret(text, text));
     let arguments = ["--udp=127.0.0.1:0", "--connection-key", &key];
@@ -50,7 +50,7 @@ fn a_clock_that_is_set_after_the_start_makes_ids_of_neighbours_good_and_leaves_i
 }
 
 fn a_clock_that_jumps_forgets_no_peer_and_refuses_no_client() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let offset = folder.write("offset", "+0");
     let settings = ["--udp=127.0.0.1:0", "--lifetime=30", "--interval=20", "--jitter=0"];
     let mut serve = with_clock(&offset, &settings);

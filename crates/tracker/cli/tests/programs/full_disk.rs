@@ -112,7 +112,7 @@ struct Disk(Folder);
 
 impl Disk {
     fn mount(size: &str) -> Self {
-        let folder = Folder::new();
+        let folder = Folder::empty();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "swarmkeep-test"]).arg(folder.path());
         assert!(mount.status().is_ok_and(|status| status.success()), "a need of this test");

@@ -29,7 +29,7 @@ fn accepts(tracker: &Serve, id: ConnectionId) -> bool {
 
 #[test]
 fn trackers_with_one_connection_key_accept_each_others_ids_also_after_a_restart() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let [one, other] = ["one", "other"].map(|name| folder.join(name));
     write(&one, &format!("{SECRET}\n"), 0o600);
     write(&other, SECRET, 0o640);
@@ -50,7 +50,7 @@ fn trackers_with_one_connection_key_accept_each_others_ids_also_after_a_restart(
 
 #[test]
 fn a_connection_key_that_is_no_secret_is_refused() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let path = folder.join("key");
     let refuse = |expected: &str| {
         let key = path.to_str().expect("text");

@@ -10,7 +10,7 @@ use swarmkeep_tests::udp::CONNECT;
 
 #[test]
 fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let list = folder.join("denied");
     let denied = |from: u32| (from..from + 50_000).map(|n| format!("{n:040x}\n")).collect::<String>();
     fs::write(&list, denied(0)).expect("ours");
@@ -89,7 +89,7 @@ fn a_tracker_that_stops_ends_before_the_load_and_reports_no_lost_requests() {
 
 #[test]
 fn a_tracker_that_reads_a_long_list_stops_before_it_has_read_it() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let list =
         |first: u64| (first..first + 3_000_000).map(|n| format!("passkey-{n:016}\n")).collect::<String>();
     let passkeys = folder.write_secret("passkeys", &list(0));

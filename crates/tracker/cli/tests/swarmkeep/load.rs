@@ -226,7 +226,7 @@ fn ctrl_c_before_the_measurement_says_so() {
 
 #[test]
 fn a_run_of_which_most_was_refused_ends_with_1() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let (_serve, addresses) = tracker(&["--allow-list", &folder.write("none", "")]);
     // Of 100 requests, 2 connect.
     let mix = ["--mix", "connect=2,announce=98", "--concurrency", "4"];
@@ -250,7 +250,7 @@ fn the_bar_begins_empty() {
 
 #[test]
 fn reports_and_progress_fit_in_80_columns() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let (serve, both) = tracker(&[]);
     let (_refusing, refusing) = tracker(&["--allow-list", &folder.write("none", "")]);
     let noted = with_the_announcer(&both[0]);

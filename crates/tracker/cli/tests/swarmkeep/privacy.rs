@@ -24,7 +24,7 @@ const PEER_ID: &str = "-XX0000-abcdefghijkl";
 
 #[test]
 fn secrets_that_others_may_read_are_warned_of_and_are_in_no_core_dump() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let authority = CertificateAuthority::new();
     let passkeys = folder.write("passkeys", "0123456789abcdef\n");
     let file =
@@ -66,7 +66,7 @@ fn secrets_that_others_may_read_are_warned_of_and_are_in_no_core_dump() {
 
 #[test]
 fn addresses_are_logged_at_debug_only_and_passkeys_and_peer_ids_never() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let passkeys = folder.write_secret("passkeys", &format!("{PASSKEY}\n"));
     for level in ["info", "debug", "trace"] {
         let (log, passkeys) = (format!("--log={level}"), format!("--passkeys={passkeys}"));

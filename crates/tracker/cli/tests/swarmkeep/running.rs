@@ -67,7 +67,7 @@ fn a_user_that_is_unknown_is_refused_and_so_is_any_user_without_root() {
     let message = refused(&["--user=no-such-user"]);
     assert!(message.contains("no such user on this machine") && message.contains("--user"), "{message}");
     let command = swarmkeep(&["--udp=127.0.0.1:0", "--user=nobody"]);
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let command = not_as_root(&folder, &command);
     let (code, message) = Serve::refused(command);
     assert_eq!(code, Some(1), "{message}");
@@ -123,7 +123,7 @@ fn completions_and_manual_pages_have_every_command_and_setting() {
         let printed = String::from_utf8(run(&["completions", shell]).stdout).expect("text");
         assert!(printed.contains("http-connections") && printed.contains("import"), "{shell}: {printed}");
     }
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let path = folder.path().to_str().expect("text");
     assert!(run(&["man", path]).status.success());
     let page = std::fs::read_to_string(folder.join("swarmkeep-serve.1")).expect("a page");
@@ -142,7 +142,7 @@ fn a_printed_token_opens_the_api_and_a_stop_is_logged_with_the_totals() {
     let (secret, rights) = printed.split_once(' ').expect("a secret and rights");
     assert_eq!((secret.len(), rights), (32, "read,write\n"));
     assert_eq!(token(&["all"]).status.code(), Some(2));
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let tokens = folder.write_secret("tokens", &printed);
     let serve = start(&["--udp=127.0.0.1:0", "--admin=127.0.0.1:0", "--admin-tokens", &tokens]);
     Client::of(serve.address("udp")).connect();
@@ -349,15 +349,17 @@ fn the_first_refused_peer_of_a_local_network_is_a_warning_for_the_operator() {
 fn answering(answer: &'static [u8], is_slow: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let url = format!("http://{}/announce?info_hash=1", listener.local_addr().expect("bound"));
-    thread::spawn(move || {
+    thread::spawn(move || -> io::Result<()> {
         let (mut client, _) = listener.accept()?;
         _ = client.read(&mut [0; 1000])?;
         client.write_all(answer)?;
-        while is_slow {
+        if !is_slow {
+            return Ok(());
+        }
+        loop {
             thread::sleep(Duration::from_millis(50));
             client.write_all(b"x")?;
         }
-        Ok::<_, io::Error>(())
     });
     url
 }
@@ -372,7 +374,7 @@ fn a_check_waits_no_longer_obeys_no_answer_and_notices_a_failed_announce() {
             r"HTTP/1.1 503 \u{1b}[2J: \u{1b}]0;x\u{7}\u{202e}",
         ),
         (b"HTTP/1.1 200 OK\r\n\r\nd14:failure reason9:not todaye", false, "not today"),
-        (b"HTTP/1.1 200 OK\r\n\r\n<html>", false, "its answer to an announce is none"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", false, "its answer to this announce is none"),
     ] {
         let (code, message) = check(&[&answering(answer, is_slow)]);
         assert!(code == Some(1) && message.trim_end().ends_with(said), "{message}");

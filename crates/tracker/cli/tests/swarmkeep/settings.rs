@@ -16,7 +16,7 @@ fn config(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, Str
 
 #[test]
 fn the_effective_settings_are_printed_with_where_each_comes_from() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let file = folder.write("a.toml", "interval = \"20m\"\nudp = [\"127.0.0.1:0\"]\n");
     let (code, printed, errors) = config(&["--config", &file, "--peers=30"], &[("SWARMKEEP_JITTER", "5")]);
     assert_eq!((code, &*errors), (Some(0), ""));
@@ -81,7 +81,7 @@ fn the_version_has_the_commit_of_a_checkout() {
 fn settings_that_are_named_to_operators_of_other_trackers_exist() {
     let page = include_str!("../../../../../docs/operate/coming-from.md");
     let (_, defaults, _) = config(&["--default"], &[]);
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let mut trackers = Vec::new();
     for section in page.split("\n## ").skip(1) {
         let tracker = section.lines().next().expect("a title");
@@ -106,7 +106,7 @@ fn settings_that_are_named_to_operators_of_other_trackers_exist() {
 
 #[test]
 fn a_relative_path_in_a_file_starts_at_its_folder() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     folder.write("denied", &format!("{}\n", "0".repeat(40)));
     let file = folder.write("a.toml", "deny-list = \"denied\"\nconnection-key = \"/nowhere/key\"\n");
     let (_, _, errors) = config(&["--config", &file], &[]);
@@ -125,7 +125,7 @@ fn a_relative_path_in_a_file_starts_at_its_folder() {
 
 #[test]
 fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let everywhere = r#"["0.0.0.0:6969", "[::]:6969"]"#;
     let here = r#"["127.0.0.1:1"]"#;
     for (arguments, udp, http) in [
@@ -220,7 +220,7 @@ const WRONG: [(&str, &str); 45] = [
 
 #[test]
 fn config_the_start_and_a_reload_refuse_the_same_files_in_the_same_words() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let (_, defaults, _) = config(&["--default"], &[]);
     let named = defaults.lines().filter_map(|line| line.strip_prefix('#')?.split_once(" = "));
     let named: Vec<_> = named.filter(|(name, _)| !name.contains(' ')).collect();
@@ -272,11 +272,21 @@ fn config_warns_of_addresses_and_interfaces_that_this_machine_lacks() {
     assert!(code == Some(0) && said.len() == 2, "{said:?}");
     assert!(said[0].is_some_and(|line| line.starts_with("cannot listen on http 192.0.2.1:0")), "{said:?}");
     assert!(said[1].is_some_and(|line| line.starts_with("there is no interface `nic-0`")), "{said:?}");
+    let (code, _, said) = config(&["--http-proxy=0.0.0.0/0"], &[]);
+    assert!(code == Some(0) && said.contains("WARN") && said.contains("contains all addresses"), "{said}");
+}
+
+#[test]
+fn an_empty_value_on_the_command_line_is_an_error() {
+    for option in ["--redis-prefix=", "--admin-host=", "--state= "] {
+        let (code, _, said) = config(&[option], &[]);
+        assert!(code == Some(2) && said.contains("it is empty: unset it"), "{option}: {said}");
+    }
 }
 
 #[test]
 fn sighup_changes_live_settings_and_names_others_that_need_a_restart() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let first = "interval = 600\njitter = 0\nudp = [\"127.0.0.1:0\"]\n";
     let file = folder.write("a.toml", first);
     let mut serve = start_at_file(&["--config", &file]);
@@ -315,7 +325,7 @@ fn sighup_changes_live_settings_and_names_others_that_need_a_restart() {
 
 #[test]
 fn logs_can_be_json_objects() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let file = folder.write("a.toml", "log-format = \"json\"\n");
     let mut serve = start(&["--udp", "127.0.0.1:0", "--config", &file]);
     serve.signal("HUP");

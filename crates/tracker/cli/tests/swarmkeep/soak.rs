@@ -25,7 +25,7 @@ const TOKEN: &str = "a-secret-of-this-test";
 #[ignore = "takes minutes: run it alone, as its first lines say"]
 fn at_full_load_with_everything_on_memory_stays_as_it_is_and_nothing_fails() {
     let secs = env::var("SWARMKEEP_SOAK_SECS").map_or(120, |secs| secs.parse().expect("a number of seconds"));
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let denied = |from: u32| (from..from + 1000).map(|n| format!("{n:040x}\n")).collect::<String>();
     let list = folder.write("denied", &denied(0));
     let tokens = folder.write_secret("tokens", &format!("{TOKEN} read\n"));

@@ -271,7 +271,7 @@ fn a_snapshot_that_has_expired_is_warned_of_and_kept() {
 /// The folder belongs to root where root runs this, and else its owner may not write to it.
 #[test]
 fn a_folder_that_cannot_be_written_to_ends_the_tracker_with_its_owner_and_the_remedy() {
-    let folder = Folder::new();
+    let folder = Folder::empty();
     let state = folder.join("state");
     fs::create_dir(&state).expect("ours");
     let command = || not_as_root(&folder, &command(&state, &[]));

@@ -35,23 +35,24 @@ impl ProxyHeader {
         let named = |pair: &str| {
             let (key, value) = pair.split_once('=')?;
             let value = value.trim();
-            let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
-            key.trim().eq_ignore_ascii_case("for").then(|| address(value))?
+            let bare = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+            key.trim().eq_ignore_ascii_case("for").then(|| address(bare))
         };
         match self {
-            Self::Forwarded => unquoted(element, b';')?.into_iter().find_map(named),
+            Self::Forwarded => unquoted(element, b';')?.into_iter().find_map(named)?,
             _ => address(element),
         }
     }
 }
 
-/// Splits a text at a sign outside of quotes; `None` if a quote does not end.
+/// Splits a text at a sign outside of quotes; `None` if a quote does not end, or a client may have begun it.
 fn unquoted(text: &str, sign: u8) -> Option<Vec<&str>> {
     let (mut parts, mut begin, mut is_quoted, mut is_escaped) = (Vec::new(), 0, false, false);
     for (at, byte) in text.bytes().enumerate() {
         match byte {
             _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = is_quoted,
+            b'\\' if !is_quoted => return None,
+            b'\\' => is_escaped = true,
             b'"' => is_quoted = !is_quoted,
             _ if byte == sign && !is_quoted => {
                 parts.push(&text[begin..at]);
@@ -70,8 +71,7 @@ pub(super) fn is_proxy(ip: IpAddr, proxies: &[IpNet]) -> bool {
 }
 
 /// The client of a request from `peer`: the last address in the header that is not a listed proxy, since the
-/// addresses before it can be forged. If all are listed, the first one is a client in the proxies' own
-/// network.
+/// addresses before it can be forged. If all are listed, the first is in the proxies' own network.
 ///
 /// `None` if `peer` is a proxy and names no client: with the proxy's own address, all peers of a swarm would
 /// be at the proxy.
@@ -83,7 +83,8 @@ pub(super) fn client_of(peer: IpAddr, headers: &HeaderMap, rules: &Rules) -> Opt
     let mut client = None;
     // Several lines of a header are one list, in their order.
     for line in headers.get_all(header.name()).iter().rev() {
-        let names = header.elements(line.to_str().ok()?)?.into_iter().rev();
+        let line = String::from_utf8_lossy(line.as_bytes());
+        let names = header.elements(&line)?.into_iter().rev();
         for name in names.map(str::trim).filter(|name| !name.is_empty()) {
             let ip = header.client(name)?;
             if !is_proxy(ip, proxies) {
@@ -138,6 +139,8 @@ mod tests {
             (ProxyHeader::Forwarded, r#"for=198.51.100.7;host="x,for=203.0.113.9""#, Some("198.51.100.7")),
             (ProxyHeader::Forwarded, r#"host="x;for=203.0.113.9\",";for=198.51.100.7"#, Some("198.51.100.7")),
             (ProxyHeader::Forwarded, r#"for=198.51.100.7;host="x"#, None),
+            (ProxyHeader::Forwarded, r#"for=203.0.113.9;x=", for=198.51.100.7;host="a\"b""#, None),
+            (ProxyHeader::Forwarded, "for=unknown;for=203.0.113.9", None),
             (ProxyHeader::Forwarded, "198.51.100.7", None),
         ] {
             assert_eq!(client_by(header, "10.0.0.1", &[line]).as_deref(), named, "{line}");
@@ -160,6 +163,7 @@ mod tests {
             (&["203.0.113.9, 198.51.100.7 ,10.1.1.1,2001:db8:ffff::2"], "198.51.100.7"),
             (&["forged", "198.51.100.7", "10.1.1.1"], "198.51.100.7"),
             (&["not even text \u{e9}", "198.51.100.7"], "198.51.100.7"),
+            (&["not even text \u{e9}, 198.51.100.7"], "198.51.100.7"),
             (&["198.51.100.7, ,", ""], "198.51.100.7"),
             (&["198.51.100.7:50123"], "198.51.100.7"),
             (&["::ffff:198.51.100.7"], "198.51.100.7"),

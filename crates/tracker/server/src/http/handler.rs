@@ -108,7 +108,8 @@ impl HttpHandler {
         let hashes = |scrape: ScrapeRequest<'_>| scrape.info_hashes().take(Self::MOST_SCRAPED + 1).count();
         let scrape = (kind == Kind::Scrape).then(|| ScrapeRequest::parse(request.query).map_or(0, hashes));
         let is_in_time = |ip: IpAddr| rules.is_in_time(ip.to_canonical(), scrape.unwrap_or(0), now);
-        let admitted = request.client.map_or(Ok(()), is_in_time);
+        let is_open = rules.rate.is_none() && rules.refused.is_none();
+        let admitted = request.client.map_or(is_open.then_some(()).ok_or(Refusal::NoClient), is_in_time);
         let answered = match (admitted.and_then(|()| rules.is_member(passkey)), kind) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,

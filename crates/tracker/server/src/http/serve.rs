@@ -66,7 +66,7 @@ pub(crate) async fn serve(
         std::panic::resume_unwind(panic);
     }
     server.connections.stop();
-    if timeout(LONGEST_STOP, accepting.join_all()).await.is_err() {
+    if timeout(drain.saturating_mul(2), accepting.join_all()).await.is_err() {
         warn!("stopped with HTTP connections that had not ended");
     }
 }

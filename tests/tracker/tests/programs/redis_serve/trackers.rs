@@ -27,7 +27,7 @@ pub(crate) struct TrackerSetup {
 
 impl TrackerSetup {
     pub(crate) fn new() -> Self {
-        let folder = Folder::new();
+        let folder = Folder::empty();
         folder.write_secret("tokens", &format!("{TOKEN} read,write,peers\n"));
         Self { program: swarmkeep_tests::serve::program(), folder }
     }

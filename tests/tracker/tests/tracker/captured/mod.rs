@@ -4,9 +4,9 @@ mod habits;
 mod http;
 mod udp;
 
-use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
-use swarmkeep::{Endpoint, Family};
+use swarmkeep::Family;
 use swarmkeep_tests::{Tracker, any_port, build, listening};
 
 const INFO_HASH: &str = "f20521877e62b8a298f3cf15576fd3c7b975a027";
@@ -125,13 +125,4 @@ fn tracker(family: Family) -> Tracker {
         Family::V6 => "::1",
     });
     Tracker::over(&listening(&[loopback], &[loopback]), build("packed", |config| config))
-}
-
-/// An endpoint as in answers (BEP 23, BEP 7).
-fn compact(peer: &Endpoint) -> Vec<u8> {
-    let ip = match peer.ip() {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    };
-    [&ip[..], &peer.port().to_be_bytes()].concat()
 }

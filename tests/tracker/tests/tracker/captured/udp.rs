@@ -8,12 +8,11 @@ use swarmkeep::{
 };
 use swarmkeep_tests::udp::Client;
 use swarmkeep_tracker_protocol::udp::{
-    AnnounceRequest, CONNECT_MAGIC, ConnectRequest, ConnectionId, Request, Response, ScrapeResponseWriter,
-    TransactionId,
+    AnnounceRequest, CONNECT_MAGIC, ConnectRequest, ConnectionId, Request, Response, TransactionId,
 };
 
 use crate::captured::{
-    CapturedExchange, FILE_LEN, INFO_HASH, Swarms, captured, compact,
+    CapturedExchange, FILE_LEN, INFO_HASH, Swarms, captured,
     habits::{ClientHabits, habits_of},
     tracker,
 };
@@ -22,10 +21,9 @@ const FOLDERS: [(Family, &str); 2] = [(V4, "udp"), (V6, "udp-ipv6")];
 
 #[test]
 fn every_field_of_every_captured_datagram_is_read_as_bep_15_lays_it_out() {
-    for (family, folder) in FOLDERS {
+    for (_, folder) in FOLDERS {
         for one in captured(folder).iter().filter(|one| !one.answer.is_empty()) {
             check_request(habits_of(&one.client), one);
-            check_answer(one, family);
         }
     }
 }
@@ -114,28 +112,4 @@ fn check_request(client: &ClientHabits, one: &CapturedExchange) {
         }
     };
     assert_eq!(written, bytes, "{what} is written as it was read");
-}
-
-fn check_answer(one: &CapturedExchange, family: Family) {
-    let (what, bytes) = (one.what(), &one.answer[..]);
-    let answer = Response::parse(bytes, family).unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!(answer.transaction_id().0.to_be_bytes(), one.request[12..16], "{what}");
-    let mut written = vec![0; bytes.len()];
-    match (&one.kind[..], answer) {
-        ("connect", Response::Connect(answer)) => answer.write(written.first_chunk_mut().expect("16 bytes")),
-        ("scrape", Response::Scrape(answer)) => {
-            let mut writer = ScrapeResponseWriter::new(answer.transaction_id, &mut written);
-            answer.swarms().for_each(|swarm| writer.push(swarm));
-            assert_eq!(writer.finish(), bytes.len());
-        }
-        (_, Response::Announce(answer)) => {
-            answer.header.write(written.first_chunk_mut().expect("20 bytes"));
-            let peers: Vec<_> = answer.peers().map(|peer| peer.expect("no peer at port 0")).collect();
-            assert!(peers.iter().all(|peer| peer.family() == family), "{what}: {peers:?}");
-            written.truncate(20);
-            written.extend(peers.iter().flat_map(compact));
-        }
-        (_, answer) => panic!("{what}: {answer:?}"),
-    }
-    assert_eq!(written, bytes, "{what} is answered as it was written");
 }
