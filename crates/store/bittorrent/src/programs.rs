@@ -1,6 +1,6 @@
 //! Parts that the two programs share.
 
-use std::{error::Error, io, num::NonZero, path::Path, process::ExitCode};
+use std::{error::Error, io, path::Path, process::ExitCode};
 
 use crate::in_words;
 
@@ -30,14 +30,14 @@ pub fn end(program: &str, done: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
 
 /// A number of bytes, as an option gives it; or the expected format.
 #[cfg(feature = "programs")]
-pub fn bytes(text: &str) -> Result<NonZero<u64>, String> {
+pub fn bytes(text: &str) -> Result<std::num::NonZero<u64>, String> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let is_known = match &text[number.len()..] {
         "" => !number.contains('.'),
         unit => ["B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"].contains(&unit),
     };
     let bytes = text.parse::<bytesize::ByteSize>().ok().filter(|bytes| is_known && bytes.0 < u64::MAX);
-    bytes.and_then(|bytes| NonZero::new(bytes.0)).ok_or_else(|| {
+    bytes.and_then(|bytes| std::num::NonZero::new(bytes.0)).ok_or_else(|| {
         "expected bytes above 0, such as 536870912, 500MB or 1.5GiB; units are kB, MB, GB, TB, KiB, MiB, GiB, TiB"
             .into()
     })

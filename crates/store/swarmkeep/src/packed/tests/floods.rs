@@ -56,9 +56,12 @@ fn fill(store: &Packed, now: u64, announces: impl IntoIterator<Item = Announce>)
     announces.into_iter().for_each(|announce| _ = tell(store, now, announce));
 }
 
-/// Announces until one evicts something. Returns their number.
+/// Announces until one evicts something or is refused. Returns their number.
 fn fill_up(store: &Packed, announces: impl IntoIterator<Item = Announce>) -> u64 {
-    let fits = |announce: &Announce| tell(store, 0, *announce).evicted == Evicted::default();
+    let fits = |announce: &Announce| {
+        let told = tell(store, 0, *announce);
+        told.changes.contains(Changes::JOINED) && told.evicted == Evicted::default()
+    };
     announces.into_iter().take_while(fits).count() as u64
 }
 
