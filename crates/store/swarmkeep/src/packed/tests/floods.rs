@@ -279,7 +279,7 @@ fn floods_from_few_networks_displace_few_swarms() {
 fn floods_from_a_prefix_displace_few_swarms_of_large_stores() {
     head("swarms, or 84 bytes each | limit | announces a made-up swarm | ten IPv4 /24 | an IPv6 /32");
     let mut sums = [0; 2];
-    for (most, announces) in [(20_000, 4), (20_000, 40), (80_000, 4), (80_000, 10), (800_000, 4)] {
+    for (most, announces) in [(20_000, 4), (20_000, 40), (80_000, 4), (80_000, 10), (800_000, 10)] {
         for limit in LIMITS {
             print!("| {most} | {limit} | {announces} |");
             for (sum, stranger) in sums.iter_mut().zip([of_v4(10), of_v6(16)]) {
