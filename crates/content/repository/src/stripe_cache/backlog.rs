@@ -229,7 +229,7 @@ impl CacheCore {
             if let Some(job) = backlog.going.pop_front() {
                 backlog.writing += 1;
                 drop(backlog);
-                writers.write(&job);
+                job.torrent.write_stripe(self, job.stripe);
                 drop(job);
                 backlog = self.backlog.lock();
                 backlog.writing -= 1;

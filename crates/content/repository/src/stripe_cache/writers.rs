@@ -37,11 +37,6 @@ impl Writers {
         }
     }
 
-    /// Writes the stripe of a job.
-    pub(super) fn write(&self, StripeJob { torrent, stripe }: &StripeJob) {
-        torrent.write_stripe(&self.core, *stripe);
-    }
-
     /// Puts jobs in the order of the device, and drops the ones that must not be written now.
     pub(super) fn sort(&self, jobs: Vec<StripeJob>) -> Vec<StripeJob> {
         let mut jobs: Vec<_> = jobs
