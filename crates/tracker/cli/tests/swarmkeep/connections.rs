@@ -70,12 +70,13 @@ fn a_connection_key_that_is_no_secret_is_refused() {
         write(&path, SECRET, mode);
         refuse("everybody can read or change it: chmod o= it");
     }
-    write(&path, &"k".repeat(40), 0o600);
-    refuse("all of its bytes are equal");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
     write(&path, SECRET, 0o600);
     refuse("everybody can put another in its place: chmod o-w its folder");
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+    // A sticky folder is judged before the bytes.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("ours");
+    write(&path, &"k".repeat(40), 0o600);
+    refuse("all of its bytes are equal");
     mkfifoat(CWD, &path, Mode::RWXU).expect("a folder of ours");
     refuse("it is not a regular file");
     fs::create_dir(&path).expect("a folder of ours");

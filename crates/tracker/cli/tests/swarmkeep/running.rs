@@ -379,6 +379,13 @@ fn a_check_waits_no_longer_obeys_no_answer_and_notices_a_failed_announce() {
         let (code, message) = check(&[&answering(answer, is_slow)]);
         assert!(code == Some(1) && message.trim_end().ends_with(said), "{message}");
     }
+    let failed = b"HTTP/1.1 200 OK\r\n\r\nd14:failure reason9:not todaye";
+    for page in ["announce.php", "scrape", "scrape.php"] {
+        let (code, message) = check(&[&answering(failed, false).replace("announce", page)]);
+        assert!(code == Some(1) && message.trim_end().ends_with("not today"), "{page}: {message}");
+    }
+    let (_, message) = check(&[&answering(&[b'x'; 9000], false)]);
+    assert!(message.len() < 1000, "{message}");
     let (code, message) = check(&[&answering(b"HTTP/1.1 200 OK\r\n\r\nd8:intervali60ee", false)]);
     assert_eq!((code, &*message), (Some(0), ""));
 }
