@@ -1,7 +1,7 @@
 //! The peers of least worth in a sample: many peers of one network count as one.
 
-use super::{clock::Tick, context::StoreContext, hash::Member, leaf::slot::Section};
-use crate::{Endpoint, Role};
+use super::{clock::Tick, context::StoreContext, large::order, leaf::slot::Section};
+use crate::{CompactV4, Endpoint, Role};
 
 /// The worth of a network (IPv4 /24, IPv6 /48) in a sample. Its members, swarms or peers, share it equally.
 pub(super) const UNIT: u64 = 1 << 12;
@@ -11,12 +11,47 @@ pub(super) const UNITS: [u64; 2] = [4, 8];
 /// swarms share the units.
 pub(super) const UNITS_FOR_BYTES: [u64; 2] = [2, 3];
 
+/// The network of an address, /24 of IPv4 or /48 of IPv6, in 56 bits: first its family, then its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Network(u64);
+
+impl Network {
+    /// The network of an endpoint in wire form.
+    pub(super) fn of(endpoint: &[u8]) -> Self {
+        let mut bytes = [0; 8];
+        let (family, len) = if endpoint.len() == CompactV4::LEN { (4, 3) } else { (6, 6) };
+        bytes[0] = family;
+        bytes[1..=len].copy_from_slice(&endpoint[..len]);
+        Self(u64::from_be_bytes(bytes))
+    }
+
+    pub(super) const fn member(self, index: u8) -> Member {
+        Member(self.0 | index as u64)
+    }
+}
+
+/// A network, and the index of a member in it: a swarm or a peer. In one word; sorted, those of one network
+/// are neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Member(u64);
+
+impl Member {
+    const fn index(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Whether both are in the same IPv4 network, or in the same IPv6 network of `bits` bits.
+    const fn is_beside(self, other: Self, bits: u32) -> bool {
+        (self.0 ^ other.0) >> (u64::BITS - u8::BITS - bits) == 0
+    }
+}
+
 /// Gives each member its share of the unit of its network. Sorts the members.
 pub(super) fn share(members: &mut [Member], [of_40, of_32]: [u64; 2], mut give: impl FnMut(usize, u64)) {
     members.sort_unstable();
-    for in_32 in members.chunk_by(|a, b| a.is_beside(*b, 24)) {
+    for in_32 in members.chunk_by(|a, b| a.is_beside(*b, 32)) {
         for in_40 in in_32.chunk_by(|a, b| a.is_beside(*b, 40)) {
-            for in_48 in in_40.chunk_by(|a, b| a.is_beside(*b, 56)) {
+            for in_48 in in_40.chunk_by(|a, b| a.is_beside(*b, 48)) {
                 let all = [(in_48, 1), (in_40, of_40), (in_32, of_32)];
                 let shares = all.map(|(members, units)| units * UNIT / members.len() as u64);
                 let share = shares.into_iter().min().unwrap_or(UNIT);
@@ -37,16 +72,16 @@ pub(super) fn least<'a>(
     most: usize,
 ) -> (Vec<(Role, Endpoint)>, u64) {
     let mut members: Vec<_> =
-        newcomer.map(|newcomer| context.hash.network(newcomer).member(u8::MAX)).into_iter().collect();
+        newcomer.map(|newcomer| Network::of(newcomer).member(u8::MAX)).into_iter().collect();
     let others = sample.filter(|(_, endpoint, _)| newcomer != Some(*endpoint)).take(u8::MAX.into());
     let mut peers: Vec<_> = others
         .enumerate()
         .map(|(nth, (section, endpoint, latest))| {
-            let network = context.hash.network(endpoint);
-            members.push(network.member(nth as u8));
-            // Of equals, the one of the lowest network: no family comes first.
-            let worth = (!context.clock.is_expired(latest, now), 0, latest, network);
-            (worth, section, endpoint)
+            members.push(Network::of(endpoint).member(nth as u8));
+            let endpoint = section.endpoint(endpoint);
+            // Of equals, the first in the keyed order: no family and no network comes first.
+            let order = order(&context.hash, &endpoint);
+            ((!context.clock.is_expired(latest, now), 0, latest, order), section.role(), endpoint)
         })
         .collect();
     let mut of_newcomer = UNIT;
@@ -58,6 +93,6 @@ pub(super) fn least<'a>(
     // No peer goes beside those of a crowd.
     let crowded = peers.partition_point(|((is_alive, share, ..), ..)| !is_alive || *share < UNIT);
     peers.truncate(if crowded > 0 { most.min(crowded) } else { most });
-    let least = peers.iter().map(|(_, section, endpoint)| (section.role(), section.endpoint(endpoint)));
+    let least = peers.into_iter().map(|(_, role, endpoint)| (role, endpoint));
     (least.collect(), of_newcomer)
 }

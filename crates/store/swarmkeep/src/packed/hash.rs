@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::{
-    CompactV4, HashKey, InfoHash, Random, SplitMix64,
+    HashKey, InfoHash, Random, SplitMix64,
     announce::{limited_networks, widest_network},
 };
 
@@ -78,33 +78,6 @@ pub(super) struct EndpointHash {
     limit: u64,
 }
 
-/// The network of an address, /24 of IPv4 or /48 of IPv6: 56 bits that no remote peer can predict. The
-/// networks of one IPv6 /32 begin with the same 24 bits, and those of one /40 with the same 40.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) struct Network(u64);
-
-/// A network, and the index of a member in it: a swarm or a peer. In one word; sorted, those of one network
-/// are neighbours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Member(u64);
-
-impl Network {
-    pub(super) const fn member(self, index: u8) -> Member {
-        Member(self.0 | index as u64)
-    }
-}
-
-impl Member {
-    pub(super) const fn index(self) -> u8 {
-        self.0 as u8
-    }
-
-    /// Whether both are in the same network, of which `bits` bits are compared: 24, 40 or 56.
-    pub(super) const fn is_beside(self, other: Self, bits: u32) -> bool {
-        (self.0 ^ other.0) >> (u64::BITS - bits) == 0
-    }
-}
-
 /// About how many endpoints of a network share a position, and so a bucket, which on average has 44 peers of
 /// IPv4 or 40 of IPv6. If all networks had this number, the fullest of a million buckets would have about
 /// ten times the mean (the number of networks in a bucket has a Poisson distribution), and one draw of a
@@ -156,22 +129,6 @@ impl EndpointHash {
         // `nth` is added only here: no remote peer can choose two networks that have the same positions in
         // turn.
         fold((mixed ^ last).wrapping_add(nth), finish)
-    }
-
-    /// The network of an endpoint in wire form.
-    #[inline]
-    pub(super) fn network(&self, endpoint: &[u8]) -> Network {
-        // The length in the last byte keeps the families and the widths apart.
-        let within = |len: usize| {
-            let mut bytes = [0; 8];
-            bytes[..len].copy_from_slice(&endpoint[..len]);
-            bytes[7] = len as u8;
-            self.hash(&bytes)
-        };
-        Network(match endpoint.len() {
-            CompactV4::LEN => within(3) & !0xff,
-            _ => within(4) >> 40 << 40 | within(5) >> 48 << 24 | within(6) >> 48 << 8,
-        })
     }
 
     /// A word that is as good as random.

@@ -3,7 +3,6 @@
 use super::{
     Packed,
     bounds::SLACK,
-    crowd::UNIT,
     hash::join,
     place::Placed,
     reservation::{NoRoom, Reservation},
@@ -113,7 +112,7 @@ impl Packed {
         };
         let is_cheap = |(large, _): &Candidate| {
             let has_less = |(small, _): Candidate| !small.is_more && small.size <= large.size;
-            large.size <= UNIT.ilog2() + 1 && !small.is_some_and(has_less)
+            large.is_cheap() && !small.is_some_and(has_less)
         };
         let cheap = large.filter(is_cheap);
         cheap.map(&mut evict);
@@ -145,6 +144,9 @@ impl Packed {
                 NoRoom::Bytes(_) => census.least(),
                 _ => census.small,
             };
+            // To look at large swarms is dear, and the next newcomers find this one small.
+            let has_cheap = census.large.is_some_and(|(large, _)| large.is_cheap());
+            let fewest = if has_cheap { 1 } else { fewest };
             let searched = nth + 1;
             if least.is_some_and(|(worth, _)| !worth.is_more)
                 || searched >= fewest

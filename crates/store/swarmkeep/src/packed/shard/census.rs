@@ -5,8 +5,7 @@ use crate::{
     CompactV4, CompactV6, Endpoint, Family, Role,
     packed::{
         clock::Tick,
-        crowd,
-        hash::Network,
+        crowd::{self, Network, UNIT},
         large::LargeSwarm,
         leaf::slot::{Prefix, Section, SlotContent},
         place::Placed,
@@ -30,6 +29,13 @@ pub(in crate::packed) struct Worth {
     /// Whether the swarm [has shown that it lives](crate::packed::leaf::slot::PROVEN).
     proven: bool,
     latest: Tick,
+}
+
+impl Worth {
+    /// Whether it is less than that of two networks.
+    pub(in crate::packed) const fn is_cheap(&self) -> bool {
+        self.size <= UNIT.ilog2() + 1
+    }
 }
 
 /// An announce that needs room, and the worth of its swarm.
@@ -75,7 +81,7 @@ pub(in crate::packed) const EVICTION_SAMPLE: usize = 64;
 const NETWORKS: usize = 8;
 /// The places of a large swarm where peers are looked at, and the most in one of them.
 const PLACES: u64 = 3;
-const IN_PLACE: usize = 16;
+const IN_PLACE: usize = 8;
 
 impl Shard {
     /// An announce of `endpoint` to the swarm of the operation, which may exist.
@@ -91,14 +97,14 @@ impl Shard {
             now: op.now,
             endpoint,
             full,
-            networks: own.iter().map(|own| op.context.hash.network(own)).collect(),
+            networks: own.map(Network::of).into_iter().collect(),
             proven: false,
             has_others: false,
             in_crowd: false,
             is_popular: false,
         };
         if let Some(at) = self.find(op) {
-            self.add_networks(op, at, &mut newcomer.networks);
+            self.add_networks(op.context.draw(), at, &mut newcomer.networks);
             let leaf = &self.leaves[at.leaf];
             let is_there =
                 endpoint.is_some_and(|own| leaf.locate(at.slot, own.family(), own.as_bytes()).is_some());
@@ -134,7 +140,7 @@ impl Shard {
         let mut networks = Vec::with_capacity(NETWORKS);
         for (nth, &(_, at)) in (1..).zip(&sample) {
             // Some peers of one network, however many, do not take the place of others.
-            self.add_networks(op, at, &mut networks);
+            self.add_networks(seed, at, &mut networks);
             members.extend(networks.drain(..).map(|network| network.member(nth)));
         }
         let units = match newcomer.full {
@@ -181,11 +187,11 @@ impl Shard {
     /// Adds the networks of some peers of a swarm, up to [`NETWORKS`] in all.
     fn add_networks(
         &self,
-        op: &Operation<'_>,
+        seed: u64,
         SwarmLocation { leaf, slot }: SwarmLocation,
         networks: &mut Vec<Network>,
     ) {
-        let (leaf, hash) = (&self.leaves[leaf], &op.context.hash);
+        let leaf = &self.leaves[leaf];
         let mut is_enough = |network| {
             if !networks.contains(&network) {
                 networks.push(network);
@@ -194,7 +200,7 @@ impl Shard {
         };
         match leaf.content(slot) {
             SlotContent::Empty(_) => {}
-            SlotContent::One(one) => _ = is_enough(hash.network(&one.endpoint())),
+            SlotContent::One(one) => _ = is_enough(Network::of(&one.endpoint())),
             SlotContent::Few(few) => {
                 let v4 =
                     leaf.endpoints::<{ CompactV4::LEN }>(slot, few, Section::of(Family::V4, Role::Seeder));
@@ -202,13 +208,13 @@ impl Shard {
                     leaf.endpoints::<{ CompactV6::LEN }>(slot, few, Section::of(Family::V6, Role::Seeder));
                 // Most peers of a network come one after another. No more are looked at than in a large
                 // swarm.
-                let v4 = v4.chunk_by(|a, b| a[..3] == b[..3]).map(|of_one| hash.network(&of_one[0]));
-                let v6 = v6.chunk_by(|a, b| a[..6] == b[..6]).map(|of_one| hash.network(&of_one[0]));
+                let v4 = v4.chunk_by(|a, b| a[..3] == b[..3]).map(|of_one| Network::of(&of_one[0]));
+                let v6 = v6.chunk_by(|a, b| a[..6] == b[..6]).map(|of_one| Network::of(&of_one[0]));
                 v4.chain(v6).take(PLACES as usize * IN_PLACE).any(is_enough);
             }
             SlotContent::Large(number) => {
-                let runs = self.large(number).runs(op.context.draw(), PLACES, IN_PLACE);
-                runs.map(|peer| hash.network(peer)).any(is_enough);
+                let runs = self.large(number).runs(seed, PLACES, IN_PLACE);
+                runs.map(Network::of).any(is_enough);
             }
         }
     }
