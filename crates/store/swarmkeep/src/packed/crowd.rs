@@ -25,6 +25,10 @@ impl Network {
         Self(u64::from_be_bytes(bytes))
     }
 
+    pub(super) const fn as_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
     pub(super) const fn member(self, index: u8) -> Member {
         Member(self.0 | index as u64)
     }
@@ -79,8 +83,8 @@ pub(super) fn least<'a>(
         .map(|(nth, (section, endpoint, latest))| {
             members.push(Network::of(endpoint).member(nth as u8));
             let endpoint = section.endpoint(endpoint);
-            // Of equals, the first in the keyed order: no family and no network comes first.
-            let order = order(&context.hash, &endpoint);
+            // Equals go in a keyed order, which prefers no family, no network and no bucket.
+            let order = order(&context.hash, &endpoint).rotate_left(32);
             ((!context.clock.is_expired(latest, now), 0, latest, order), section.role(), endpoint)
         })
         .collect();
@@ -95,4 +99,34 @@ pub(super) fn least<'a>(
     peers.truncate(if crowded > 0 { most.min(crowded) } else { most });
     let least = peers.into_iter().map(|(_, role, endpoint)| (role, endpoint));
     (least.collect(), of_newcomer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_and_the_prefixes_around_it_share_their_units() {
+        let v4 = |a, b, c| vec![32, a, b, c, 26, 225];
+        let v6 = |bytes: [u8; 3]| [[32, 1, 13].as_slice(), &bytes, &[7; 12]].concat();
+        let all = |endpoint: &dyn Fn(u8) -> Vec<u8>| (0..20).map(endpoint).collect::<Vec<_>>();
+        let whole = [
+            ("/24 of a /16", all(&|n| v4(1, n, 13)), UNIT),
+            ("of one /24", all(&|n| [&v4(1, 13, 1)[..5], &[n]].concat()), UNIT / 20),
+            ("/48 of a /40", all(&|n| v6([1, 1, n])), 4 * UNIT / 20),
+            ("/40 of a /32", all(&|n| v6([1, n, 1])), 8 * UNIT / 20),
+            ("/32", all(&|n| v6([n, 1, 1])), UNIT),
+        ];
+        // Those of IPv4 have the first bytes of those of IPv6.
+        for (name, endpoints, expected) in whole {
+            let others =
+                [v4(1, 13, 0), v6([0; 3])].into_iter().filter(|other| other.len() != endpoints[0].len());
+            let mut members: Vec<_> =
+                (0..).zip(&endpoints).map(|(n, peer)| Network::of(peer).member(n)).collect();
+            members.extend(others.map(|other| Network::of(&other).member(u8::MAX)));
+            let mut shares = [0; 256];
+            share(&mut members, UNITS, |nth, share| shares[nth] = share);
+            assert_eq!((shares[..20].to_vec(), shares[255]), (vec![expected; 20], UNIT), "{name}");
+        }
+    }
 }

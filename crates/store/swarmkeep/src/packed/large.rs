@@ -136,7 +136,7 @@ impl LargeSwarm {
         let earlier = known.map(|own| self.tables().table(own.role).tick(own.index));
         let put = |tables: &mut Tables<N>, role, evicted: &mut Population| {
             let table = tables.table_mut(role);
-            if let Some(crowded) = table.crowded(order) {
+            if let Some(crowded) = table.crowded(order, hash) {
                 table.remove(crowded);
                 *evicted += Population::one(announce.endpoint.family(), role);
             }
@@ -242,7 +242,7 @@ impl LargeSwarm {
         }
         if self.population().peers() >= bounds.peers_per_swarm
             || tables.displaced(hash, endpoint, bounds.endpoints_per_address).is_some()
-            || tables.table(role).crowded(order).is_some()
+            || tables.table(role).crowded(order, hash).is_some()
         {
             return Err(NotRestored::Full);
         }

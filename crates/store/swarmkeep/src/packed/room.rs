@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{Announced, Changes, InfoHash};
 
-/// The fewest shards that are searched for a swarm that is not worth more than the newcomer.
+/// The fewest shards that are searched for a swarm that is not worth more than the newcomer, unless most are
+/// large.
 const SHARDS_SEARCHED: usize = 3;
 /// The most shards that are searched once a swarm was found.
 const MOST_SEARCHED: usize = 256;
@@ -100,7 +101,7 @@ impl Packed {
     /// all swarms are large, or if the newcomer would displace one that is worth more than itself and more
     /// than a large one. Returns whether there is room.
     fn free_swarm(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
-        let Census { sampled, small, large } = self.least(newcomer, SHARDS_SEARCHED);
+        let Census { sampled, small, large, .. } = self.least(newcomer, SHARDS_SEARCHED);
         if sampled == 0 {
             // Others have gone meanwhile.
             return self.context.totals.swarms() < self.context.bounds.swarms;
@@ -123,8 +124,9 @@ impl Packed {
         small.map(evict).is_some()
     }
 
-    /// The swarms that are worth least in samples of `fewest` shards or more. Stops at the first that is
-    /// worth no more than the newcomer, if the newcomer needs bytes or the swarm goes as a whole.
+    /// The swarms that are worth least in samples of `fewest` shards or more, or of one shard if most of them
+    /// are large. Stops at the first that is worth no more than the newcomer, if the newcomer needs bytes or
+    /// the swarm goes as a whole.
     fn least(&self, newcomer: &Newcomer, fewest: usize) -> Census {
         let (seed, mut census) = (self.context.draw(), Census::default());
         let mut first = None;
@@ -144,10 +146,12 @@ impl Packed {
                 NoRoom::Bytes(_) => census.least(),
                 _ => census.small,
             };
-            // To look at large swarms is dear, and the next newcomers find this one small.
-            let has_cheap = census.large.is_some_and(|(large, _)| large.is_cheap());
-            let fewest = if has_cheap { 1 } else { fewest };
-            let searched = nth + 1;
+            // Looking at large swarms takes long. If most are large, one sample is enough: a cheap one shrinks
+            // with each newcomer until it may go as a whole.
+            let shrinks = newcomer.full == NoRoom::Swarms
+                && 2 * census.sampled_small < census.sampled
+                && census.large.is_some_and(|(large, _)| large.is_cheap());
+            let (searched, fewest) = (nth + 1, if shrinks { 1 } else { fewest });
             if least.is_some_and(|(worth, _)| !worth.is_more)
                 || searched >= fewest
                     && (census.sampled >= EVICTION_SAMPLE || census.sampled > 0 && searched >= MOST_SEARCHED)

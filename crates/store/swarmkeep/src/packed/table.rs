@@ -355,12 +355,13 @@ impl<const N: usize> Table<N> {
 
     /// The peer that has been silent longest of the network that has the most peers in the bucket of `order`,
     /// if that bucket has no room for another.
-    pub(super) fn crowded(&self, order: u64) -> Option<BucketIndex> {
+    pub(super) fn crowded(&self, order: u64, hash: &EndpointHash) -> Option<BucketIndex> {
         let number = self.bucket_of(order);
         let bucket = self.buckets.get(number).filter(|bucket| bucket.len() >= Self::CROWD)?;
         let mut networks: Vec<_> = bucket.endpoints().iter().map(|peer| Network::of(peer)).collect();
         networks.sort_unstable();
-        let largest = networks.chunk_by(|a, b| a == b).max_by_key(|peers| peers.len())?[0];
+        let networks = networks.chunk_by(|a, b| a == b);
+        let largest = networks.max_by_key(|peers| (peers.len(), hash.hash(&peers[0].as_bytes())))?[0];
         let peers = bucket.iter().enumerate().filter(|(_, (peer, _))| Network::of(*peer) == largest);
         // Of several, the smallest: stores with the same peers choose the same one.
         let (at, _) = peers.min_by_key(|(_, (peer, tick))| (*tick, **peer))?;

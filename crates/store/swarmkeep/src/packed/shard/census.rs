@@ -58,11 +58,12 @@ pub(in crate::packed) struct Newcomer {
 /// A swarm that may go, and its worth.
 pub(in crate::packed) type Candidate = (Worth, Placed);
 
-/// The number of swarms in the sample, and the swarms of least worth: of small ones, which go as a whole, and
-/// of larger ones.
+/// The number of swarms in the sample, how many of them are small, and the swarms of least worth: of small
+/// ones, which go as a whole, and of larger ones.
 #[derive(Debug, Default)]
 pub(in crate::packed) struct Census {
     pub(in crate::packed) sampled: usize,
+    pub(in crate::packed) sampled_small: usize,
     pub(in crate::packed) small: Option<Candidate>,
     pub(in crate::packed) large: Option<Candidate>,
 }
@@ -165,6 +166,7 @@ impl Shard {
             let worth = worth(shares, leaf.is_proven(at.slot), latest);
             let worth = Worth { is_more: worth > own, ..worth };
             let is_small = self.population(at).peers() <= WHOLE;
+            census.sampled_small += usize::from(is_small);
             let least = if is_small { &mut census.small } else { &mut census.large };
             if least.is_none_or(|(least, _)| worth < least) {
                 *least = Some((worth, Placed { key: leaf.key(prefix, at.slot), ..*op.placed }));
@@ -206,11 +208,12 @@ impl Shard {
                     leaf.endpoints::<{ CompactV4::LEN }>(slot, few, Section::of(Family::V4, Role::Seeder));
                 let v6 =
                     leaf.endpoints::<{ CompactV6::LEN }>(slot, few, Section::of(Family::V6, Role::Seeder));
-                // Most peers of a network come one after another. No more are looked at than in a large
-                // swarm.
+                // Most peers of a network come one after another. None of a swarm that may go as a whole is
+                // left out.
+                let most = if few.peers() as u64 > WHOLE { PLACES as usize * IN_PLACE } else { usize::MAX };
                 let v4 = v4.chunk_by(|a, b| a[..3] == b[..3]).map(|of_one| Network::of(&of_one[0]));
                 let v6 = v6.chunk_by(|a, b| a[..6] == b[..6]).map(|of_one| Network::of(&of_one[0]));
-                v4.chain(v6).take(PLACES as usize * IN_PLACE).any(is_enough);
+                v4.chain(v6).take(most).any(is_enough);
             }
             SlotContent::Large(number) => {
                 let runs = self.large(number).runs(seed, PLACES, IN_PLACE);

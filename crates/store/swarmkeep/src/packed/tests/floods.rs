@@ -74,6 +74,49 @@ fn head(cells: &str) {
     println!("\n| {cells} |\n|{}", "---|".repeat(1 + cells.matches('|').count()));
 }
 
+/// Seeders of two networks in turn are the first in each block that is looked at.
+#[test]
+fn two_networks_do_not_hide_the_peers_of_living_swarms() {
+    let store = store(&config().max_swarms(300));
+    let living = |n: u64| (0..40).map(move |m| leecher(n, alone(Family::V4, (40 * n + m) as u32)));
+    fill(&store, 0, (0..60).flat_map(living));
+    fill(&store, 0, (60..300).map(|n| leecher(n, alone(Family::V4, 40 * n as u32))));
+    let stranger = |m: u32| of_24(STRANGERS + m % 2, m / 2);
+    fill(&store, 1, (0..60).flat_map(|n| (0..24).map(move |m| leecher(n, stranger(m)).left(0))));
+    fill(&store, 2, (300..400).map(|n| leecher(n, alone(Family::V4, 40 * n as u32))));
+    (0..60).for_each(|n| assert_eq!(peers(&store, n), 64, "{n}"));
+}
+
+/// Some large swarms of one network each do not end the search for a small one.
+#[test]
+fn a_newcomer_finds_the_unproven_swarms_of_other_shards() {
+    let store = store(&config().shards(4).max_swarms(1024));
+    let is_first = |n: &u64| store.context.placement.place(&hash(*n)).shard == 0;
+    let of = |n: u64, m| leecher(n, of_24(n as u32, m));
+    fill(&store, 0, (0..1024).map(|n| of(n, 0)));
+    fill(&store, INTERVAL, (0..1024).filter(is_first).map(|n| of(n, 0)));
+    let large: Vec<_> = (0..1024).filter(is_first).step_by(16).collect();
+    fill(&store, INTERVAL, large.iter().flat_map(|&n| (1..70).map(move |m| of(n, m))));
+    for n in (2000..).filter(is_first).take(20) {
+        assert_eq!(tell(&store, INTERVAL, of(n, 0)).stats.peers(), 1, "{n}");
+    }
+    large.iter().for_each(|&n| assert_eq!(peers(&store, n), 70, "{n}"));
+}
+
+/// Of networks with equally many peers, no remote peer knows which one gives way.
+#[test]
+fn a_full_bucket_prefers_no_network() {
+    for key in [1, 2] {
+        let config = RepositoryConfig::new(HashKey::from_bytes([key; 16])).shards(1);
+        let store = Packed::new(&config).expect("one shard");
+        let near = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint) >> 56 == 0;
+        let all: Vec<_> = (0..).map(|n| alone(Family::V4, n)).filter(near).take(513).collect();
+        let evicted: u64 = all.iter().map(|&peer| tell(&store, 1, leecher(0, peer)).evicted.peers).sum();
+        let highest = leecher(0, all[511]).event(AnnounceEvent::Stopped);
+        assert_eq!((evicted, tell(&store, 1, highest).changes), (1, Changes::LEFT));
+    }
+}
+
 /// Made-up torrents of one address fill a store. Then a torrent becomes popular.
 #[test]
 fn each_announce_of_a_batch_frees_bytes_for_itself_alone() {
