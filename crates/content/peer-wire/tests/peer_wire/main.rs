@@ -2,6 +2,5 @@
 
 mod allocations;
 mod defects;
-mod properties;
 mod send_queue;
 mod vectors;
