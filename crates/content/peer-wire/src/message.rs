@@ -126,39 +126,16 @@ impl<'a> Message<'a> {
             Self::Unknown { id, .. } => MessageId(*id),
         })
     }
+}
 
-    /// The borrowed end of the message: a block, a bitfield, hashes, or a payload.
-    /// [`encode_head`](Self::encode_head) writes everything before it, so that one vectored write sends both
-    /// and the payload is not copied.
+impl Encode for Message<'_> {
     #[inline]
-    pub fn payload(&self) -> &'a [u8] {
-        match *self {
-            Self::Bitfield(bitfield) => bitfield.as_bytes(),
-            Self::Piece(piece) => piece.data,
-            Self::Extended(extended) => extended.payload,
-            Self::Hashes(hashes) => hashes.all().as_flattened(),
-            Self::Unknown { payload, .. } => payload,
-            _ => &[],
-        }
-    }
-
-    /// Writes everything except the [`payload`](Self::payload): at most 53 bytes.
-    ///
-    /// # Panics
-    /// If the length of the payload does not fit in 32 bits.
-    #[inline]
-    pub fn encode_head<S: Sink>(&self, out: &mut S) {
-        self.encode_parts(out, |_, _| {});
-    }
-
-    /// Writes the head, and calls `with` for the payload, if there may be one.
-    #[inline]
-    fn encode_parts<S: Sink>(&self, out: &mut S, with: impl Fn(&mut S, &[u8])) {
+    fn encode<S: Sink>(&self, out: &mut S) {
         /// The head first.
         macro_rules! both {
             ($head:expr, $payload:expr) => {{
                 out.put(&$head);
-                with(out, $payload)
+                out.put($payload)
             }};
         }
         match *self {
@@ -193,17 +170,10 @@ impl<'a> Message<'a> {
             Self::Hashes(hashes) => {
                 let all = hashes.all().as_flattened();
                 put_range(out, MessageId::HASHES, hashes.range(), all.len());
-                with(out, all);
+                out.put(all);
             }
             Self::Unknown { id, payload } => both!(before(MessageId(id), payload.len()), payload),
         }
-    }
-}
-
-impl Encode for Message<'_> {
-    #[inline]
-    fn encode<S: Sink>(&self, out: &mut S) {
-        self.encode_parts(out, |out, payload| out.put(payload));
     }
 }
 
