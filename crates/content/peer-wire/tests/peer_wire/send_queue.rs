@@ -1,13 +1,11 @@
-//! The send queue: its marks, its bounds, and real sockets.
+//! The send queue: its marks, its bounds, and writers that fail.
 
 use std::{
-    io::{self, IoSlice, Read, Write},
-    net::{TcpListener, TcpStream},
+    io::{self, IoSlice, Write},
     sync::Arc,
-    thread,
 };
 
-use swarmkeep_peer_wire::{Full, Limits, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
+use swarmkeep_peer_wire::{Full, Message, PieceIndex, SendQueue};
 
 const BLOCK: usize = 16 << 10;
 
@@ -118,51 +116,4 @@ fn a_writer_that_fails_or_takes_nothing_loses_nothing() {
         assert!(queue.write_to(&mut Broken(broken)).is_err());
         assert_eq!(queue.len(), 5);
     }
-}
-
-#[test]
-fn a_thousand_blocks_and_messages_arrive_over_a_socket() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap();
-    let receiver = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut received =
-            ReceiveBuffer::new(Limits::for_torrent(1000 * BLOCK as u64, BLOCK as u32).unwrap());
-        let mut next = 0;
-        loop {
-            let count = stream.read(received.space()).unwrap();
-            if count == 0 {
-                break;
-            }
-            received.filled(count);
-            while let Some(message) = received.next_message().unwrap() {
-                let nth = PieceIndex(next / 2);
-                if next % 2 == 0 {
-                    assert_eq!(message, Message::Have(nth));
-                } else {
-                    let block = block(nth.0);
-                    assert_eq!(message, Message::Piece(Piece { piece: nth, begin: 0, data: &block }));
-                }
-                next += 1;
-            }
-        }
-        (next, received.capacity())
-    });
-    let mut stream = TcpStream::connect(at).unwrap();
-    let mut queue = SendQueue::new(8 * BLOCK, 64 * BLOCK);
-    for nth in 0..1000 {
-        queue.push(&Message::Have(PieceIndex(nth))).unwrap();
-        let mut waiting = block(nth);
-        while let Err(Full(back)) = queue.push_piece(PieceIndex(nth), 0, waiting) {
-            waiting = back;
-            queue.write_to(&mut stream).unwrap();
-        }
-    }
-    while !queue.is_empty() {
-        queue.write_to(&mut stream).unwrap();
-    }
-    drop(stream);
-    let (messages, capacity) = receiver.join().unwrap();
-    assert_eq!(messages, 2000);
-    assert!(capacity <= 64 << 10, "{capacity} bytes for blocks of 16 KiB");
 }
