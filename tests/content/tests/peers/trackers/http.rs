@@ -5,7 +5,7 @@ use std::{io::Read as _, sync::atomic::Ordering::Relaxed, time::Duration};
 use flate2::{Compression, read::GzEncoder};
 use swarmkeep_peer::trackers::FamilyStatus;
 use swarmkeep_tracker_protocol::{
-    bittorrent::AnnounceEvent::{Completed, None as Regular, Started, Stopped},
+    bittorrent::AnnounceEvent::{Completed, Started, Stopped},
     http::AnnounceRequest,
 };
 use tokio::time::sleep;
@@ -69,26 +69,6 @@ async fn a_tracker_id_is_sent_from_then_on_even_if_it_is_not_repeated() {
     let asked = tracker.requests();
     assert!(!asked[0].contains("trackerid"));
     assert!(asked[1..].iter().all(|target| target.ends_with("&trackerid=a%26%3d%ff")), "{asked:?}");
-}
-
-#[tokio::test]
-async fn events_are_sent_in_order_and_each_until_it_is_answered() {
-    // Every second request gets no answer.
-    let tracker = Http::new(|_, nth| {
-        if nth % 2 == 0 { Reply::Close(vec![]) } else { Reply::Keep(ok(b"d8:intervali0e5:peers0:e")) }
-    })
-    .await;
-    let torrent = Announcer::one(&tracker.url(), &client(), &often());
-    torrent.until("started", |all| all[0].v4.is_started).await;
-    torrent.left.store(0, Relaxed);
-    torrent.handle.completed();
-    torrent.until("some", |_| tracker.events().len() >= 7).await;
-    torrent.stop().await;
-    let events = tracker.events();
-    let expected = [(Started, Some(1000)), (Started, Some(1000)), (Completed, Some(0)), (Completed, Some(0))];
-    assert_eq!(events[..4], expected);
-    let rest = &events[4..];
-    assert!(rest.iter().all(|(event, _)| [Regular, Stopped].contains(event)), "{events:?}");
 }
 
 #[tokio::test]

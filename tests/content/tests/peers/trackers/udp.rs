@@ -1,10 +1,10 @@
 //! Over UDP: the time of each packet, and which answers are accepted.
 
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::time::Duration;
 
 use swarmkeep_peer::trackers::{ClientOptions, Trackers, UrlError};
 use swarmkeep_store_tests::with;
-use swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::{Completed, None as Regular, Started, Stopped};
+use swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::{None as Regular, Started, Stopped};
 use tokio::{
     net::UdpSocket,
     sync::mpsc,
@@ -166,17 +166,6 @@ async fn of_a_silent_tracker_all_torrents_learn_together() {
         assert_eq!(torrent.failure().await, "no answer in time");
     }
     assert!(tracker.requests().len() <= 6, "{}", tracker.requests().len());
-}
-
-#[tokio::test]
-async fn a_stop_right_after_completion_sends_both_events() {
-    let tracker = Udp::good().await;
-    let torrent = Announcer::one(&tracker.url(), &client(), &seldom());
-    torrent.settled().await;
-    torrent.left.store(0, Relaxed);
-    torrent.handle.completed();
-    torrent.stop().await;
-    assert_eq!(tracker.events(), [Started, Completed, Stopped]);
 }
 
 #[tokio::test]
