@@ -1,16 +1,15 @@
-//! Hashes and metadata of torrents of libtorrent, and libtorrent's own requests and answers.
-//! `fixtures/README.md` says how that was captured.
+//! Requests of libtorrent for hashes and metadata, and its answers. `fixtures/README.md` says how they were
+//! captured.
 
 use std::time::Instant;
 
-use swarmkeep_content_tests::torrents::{piece, torrent};
 use swarmkeep_metainfo::{Info, InfoHashes, Metainfo};
 use swarmkeep_peer::{
     hashes::{Answer, HashFetch, answer},
     metadata::{Fetched, MetadataFetch, MetadataUploads},
 };
 use swarmkeep_peer_wire::{
-    ExtendedMessage, Extension, ExtensionIds, Handshake, Hashes, Limits, Message, MetadataMessage,
+    ExtendedMessage, Extension, ExtensionIds, Handshake, Limits, Message, MetadataMessage,
 };
 
 use crate::peer_wire::captured::fixture;
@@ -21,24 +20,6 @@ fn messages(stream: &[u8]) -> Vec<Message<'_>> {
     let mut rest = stream;
     Handshake::decode(&mut rest).unwrap().unwrap();
     std::iter::from_fn(|| limits.decode(&mut rest).unwrap()).collect()
-}
-
-/// The answer of a client that has the content of a torrent of the fixtures.
-fn serve(info: &Info, range: &swarmkeep_peer_wire::HashRange<'_>) -> Option<Vec<[u8; 32]>> {
-    match answer(info, range).ok()? {
-        Answer::Hashes(hashes) => Some(hashes),
-        Answer::Read(mut reading) => {
-            let (mut bytes, pieces) = (reading.bytes().clone(), reading.pieces().clone());
-            for nth in pieces {
-                let range = info.piece_range(nth).unwrap();
-                let data = piece(info, nth);
-                let end = bytes.end.min(range.end);
-                reading.update(&data[(bytes.start - range.start) as usize..(end - range.start) as usize]);
-                bytes.start = range.end;
-            }
-            reading.finish().ok()
-        }
-    }
 }
 
 #[test]
@@ -116,31 +97,4 @@ fn a_magnet_link_is_fetched_with_the_requests_and_answers_of_libtorrent() {
         }
     }
     assert_eq!(layers.as_ref(), Some(&*whole));
-}
-
-#[test]
-fn piece_layers_of_torrents_that_libtorrent_made_are_fetched() {
-    for name in ["some-v2", "some-hybrid", "one-v2", "one-hybrid"] {
-        let whole = torrent(name).into_info();
-        let mut fetch = HashFetch::new(Info::parse(whole.encoded()).unwrap()).unwrap();
-        assert!(!fetch.is_complete());
-        while let Some(range) = fetch.request(1, Instant::now(), |pieces| pieces.end <= whole.piece_count()) {
-            let (root, hashes) = (*range.root(), serve(&whole, &range).unwrap());
-            let range = swarmkeep_peer_wire::HashRange::new(
-                &root,
-                range.base_layer(),
-                range.index(),
-                range.length(),
-                range.proof_layers(),
-            );
-            fetch.hashes(1, &Hashes::new(range.unwrap(), &hashes).unwrap()).unwrap();
-        }
-        let info = fetch.into_info();
-        for nth in 0..info.piece_count() {
-            let mut bytes = piece(&info, nth);
-            assert!(info.verify(nth, &bytes), "{name}: piece {nth}");
-            bytes[0] ^= 1;
-            assert!(!info.verify(nth, &bytes), "{name}: piece {nth} with another byte");
-        }
-    }
 }

@@ -4,14 +4,8 @@
 use std::{fs, path::PathBuf};
 
 use swarmkeep_peer_wire::{
-    Encode, Extended, ExtendedMessage, Extension, ExtensionIds, Handshake, Limits, Message, MetadataMessage,
-    ReceiveBuffer, Reserved,
+    Encode, Extended, Extension, ExtensionIds, Handshake, Limits, Message, ReceiveBuffer, Reserved,
 };
-
-/// The file that all of them shared.
-fn content() -> Vec<u8> {
-    (0..33_000_u64).map(|at| ((at * at) >> 7) as u8).collect()
-}
 
 pub(crate) fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/peer-wire").join(name);
@@ -182,43 +176,4 @@ fn messages_of_clients_are_written_as_they_were() {
         handshake.encode(&mut head);
         assert!([head, written].concat() == bytes, "{name}");
     }
-}
-
-#[test]
-fn blocks_hold_the_file_and_zeroes_behind_its_end_in_v2() {
-    let mut content = content();
-    let len = content.len();
-    content.resize(3 << 14, 0);
-    let mut blocks = 0;
-    for (name, ..) in STREAMS {
-        read(&fixture(name), limits_of(name), 4096, |message| {
-            if let Message::Piece(piece) = message {
-                let at = ((piece.piece.0 as usize) << 14) + piece.begin as usize;
-                assert!(piece.data == &content[at..at + piece.data.len()], "{name}: {piece:?}");
-                assert!(at + piece.data.len() <= len || name == "libtorrent-2.0.8.0/seeds-v2-magnet.bin");
-                blocks += 1;
-            }
-        });
-    }
-    assert_eq!(blocks, 4 * 3 + 3 + 1);
-}
-
-#[test]
-fn metadata_that_came_is_the_info_dictionary() {
-    let torrent = fixture("v2.torrent");
-    let mut came = 0;
-    for name in ["libtorrent-2.0.8.0/seeds-v2-magnet.bin", "libtorrent-2.0.8.0/seeds-v2-asked.bin"] {
-        read(&fixture(name), limits_of(name), 4096, |message| {
-            let Message::Extended(extended) = message else { return };
-            let Ok(ExtendedMessage::Metadata(MetadataMessage::Data { data, total_size, .. })) =
-                extended.read(&LIBTORRENT)
-            else {
-                return;
-            };
-            assert_eq!(data.len(), total_size as usize);
-            assert!(torrent.windows(data.len()).any(|window| window == data));
-            came += 1;
-        });
-    }
-    assert_eq!(came, 2);
 }
