@@ -68,33 +68,3 @@ pub(super) fn root_of(leaves: &[Hash], levels: u32, missing: Hash) -> Hash {
 pub(super) fn pair(left: &Hash, right: &Hash) -> Hash {
     Sha256::new().chain_update(left).chain_update(right).finalize().into()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As the BEP has it: missing leaves filled in, then level by level.
-    fn plain(mut level: Vec<Hash>, levels: u32, missing: Hash) -> Hash {
-        level.resize(1 << levels, missing);
-        while level.len() > 1 {
-            level = level.chunks(2).map(|both| pair(&both[0], &both[1])).collect();
-        }
-        level[0]
-    }
-
-    #[test]
-    fn leaves_one_by_one_give_the_root_of_the_whole_tree() {
-        for count in 0..40_u8 {
-            for levels in levels(count.into())..8 {
-                let mut tree = HashTree::new([9; 32]);
-                let leaves: Vec<Hash> = (0..count).map(|nth| [nth; 32]).collect();
-                leaves.iter().for_each(|leaf| tree.push(*leaf));
-                assert_eq!(
-                    tree.root(levels),
-                    plain(leaves, levels, [9; 32]),
-                    "{count} leaves, {levels} levels"
-                );
-            }
-        }
-    }
-}

@@ -197,13 +197,6 @@ fn files_of_the_three_versions_are_the_same_and_lie_where_they_should() {
 }
 
 #[test]
-fn trackers_come_in_their_tiers() {
-    let expected = [["http://tracker.example/announce"], ["udp://tracker.example:6969"]];
-    assert_eq!(torrent("many-v1").tiers(), expected);
-    assert!(torrent("large-v1").tiers().is_empty());
-}
-
-#[test]
 fn segments_cover_a_range_once_and_leave_out_files_without_bytes() {
     let mut files = FileList::builder();
     files.file(&["a"], 10, false).unwrap().file(&["b"], 0, false).unwrap().padding(6).unwrap();
