@@ -78,21 +78,6 @@ fn sequential_goes_on_where_it_left_off() {
 }
 
 #[test]
-fn blocks_are_chosen_as_the_device_was_formatted_to() {
-    for (allocation, is_lowest) in [(Allocation::Sequential, false), (Allocation::Ordered, true)] {
-        let device = device(16, with(FormatOptions::new(), |options| options.allocation = allocation));
-        let places = [1, 2].map(|n| {
-            let store = BlockStore::boot(Arc::clone(&device), None).unwrap();
-            let place = fill(&store, n, 64 * KIB, 0..4).place(0);
-            store.flush().unwrap();
-            assert!(store.delete(&hash(n)).unwrap());
-            place
-        });
-        assert_eq!(places[0] == places[1], is_lowest, "{allocation:?}: {places:?}");
-    }
-}
-
-#[test]
 fn a_torrent_beyond_a_pebibyte_is_held() {
     // 3 PiB of device, 2 PiB + 1 B of torrent, in blocks of 4 MiB.
     let device = Arc::new(SparseDevice::new((3 << 50) / SECTOR as u64));
