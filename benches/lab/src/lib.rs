@@ -7,7 +7,7 @@ pub mod store_bench;
 mod tracker;
 
 pub use arguments::Arguments;
-pub use load::Date;
+pub use load::today;
 pub use tracker::Tracker;
 
 use std::process;

@@ -2,12 +2,12 @@
 
 use std::{
     error::Error,
-    fmt::{self, Write as _},
+    fmt::Write as _,
     fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{SystemTime, UNIX_EPOCH},
+    time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     };
     let reports = LOADS.iter().map(measure).collect::<Result<Vec<_>, Box<dyn Error>>>()?;
     let text = reports.iter().map(Report::text).collect::<Vec<_>>().join("\n");
-    let path = write_results(&args.report, Date::today(), &commands(&args.report), &reports)?;
+    let path = write_results(&args.report, &today(), &commands(&args.report), &reports)?;
     io::stdout().write_all(format!("{text}\nwritten to {}\n", path.display()).as_bytes())?;
     verdict(&reports)
 }
@@ -74,44 +74,16 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// A day of the Gregorian calendar, UTC.
-#[derive(Debug, Clone, Copy)]
-pub struct Date {
-    year: i64,
-    month: u8,
-    day: u8,
+/// The date in UTC, as `2026-11-21`.
+pub fn today() -> String {
+    let mut now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    now.truncate("2026-11-21".len());
+    now
 }
 
-impl Date {
-    /// Today.
-    pub fn today() -> Self {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Self::of_days((seconds / 86_400) as i64)
-    }
-
-    /// `days` days after 1 January 1970, by 400 years of 146,097 days that begin in March.
-    const fn of_days(days: i64) -> Self {
-        let days = days + 719_468;
-        let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let march_month = (5 * of_year + 2) / 153;
-        let day = of_year - (153 * march_month + 2) / 5 + 1;
-        let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-        let year = year_of_era + era * 400 + (month <= 2) as i64;
-        Self { year, month: month as u8, day: day as u8 }
-    }
-
-    /// The name of the results file, without its extension. Names have the order of the days.
-    fn file(self) -> String {
-        format!("results-{:04}{:02}{:02}", self.year, self.month, self.day)
-    }
-}
-
-impl fmt::Display for Date {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
-    }
+/// The name of the results file of a day, without its extension. Names have the order of the days.
+fn file_of(date: &str) -> String {
+    format!("results-{}", date.replace('-', ""))
 }
 
 /// Numbers for the comparison with a later file. The file itself contains them, invisible to readers.
@@ -145,26 +117,26 @@ const NOISE_PERCENT: f64 = 10.0;
 /// Errors of the file system.
 pub fn write_results(
     directory: &Path,
-    date: Date,
+    date: &str,
     commands: &[String],
     reports: &[Report],
 ) -> io::Result<PathBuf> {
     fs::create_dir_all(directory)?;
     let earlier = newest_before(directory, date)?;
     let charts = draw(directory, date, reports)?;
-    let path = directory.join(date.file() + ".md");
+    let path = directory.join(file_of(date) + ".md");
     fs::write(&path, text(date, commands, reports, &charts, earlier.as_ref()))?;
     Ok(path)
 }
 
 /// The newest results file of an earlier day that has numbers to compare with.
-fn newest_before(directory: &Path, date: Date) -> io::Result<Option<(String, SavedNumbers)>> {
+fn newest_before(directory: &Path, date: &str) -> io::Result<Option<(String, SavedNumbers)>> {
     let name = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
     let names = fs::read_dir(directory)?.map(name).collect::<io::Result<Vec<_>>>()?;
     let is_earlier = |name: &String| {
         let day = name.strip_prefix("results-").and_then(|name| name.strip_suffix(".md"));
         day.is_some_and(|day| day.len() == 8 && day.bytes().all(|byte| byte.is_ascii_digit()))
-            && *name < date.file()
+            && *name < file_of(date)
     };
     let Some(name) = names.into_iter().filter(is_earlier).max() else { return Ok(None) };
     let text = fs::read_to_string(directory.join(&name))?;
@@ -173,7 +145,7 @@ fn newest_before(directory: &Path, date: Date) -> io::Result<Option<(String, Sav
 }
 
 fn text(
-    date: Date,
+    date: &str,
     commands: &[String],
     reports: &[Report],
     charts: &[(String, &str)],
@@ -382,7 +354,7 @@ fn whole_seconds(report: &Report) -> &[Second] {
 }
 
 /// Draws the charts for which there are numbers. Returns their files and titles.
-fn draw(directory: &Path, date: Date, reports: &[Report]) -> io::Result<Vec<(String, &'static str)>> {
+fn draw(directory: &Path, date: &str, reports: &[Report]) -> io::Result<Vec<(String, &'static str)>> {
     let of_seconds = |value: fn(&Second) -> f64| {
         lines(reports, |report| {
             let points =
@@ -415,7 +387,7 @@ fn draw(directory: &Path, date: Date, reports: &[Report]) -> io::Result<Vec<(Str
     ];
     let mut drawn = Vec::new();
     for (name, title, grows, scale, lines) in charts {
-        let file = format!("{}-{name}.svg", date.file());
+        let file = format!("{}-{name}.svg", file_of(date));
         let path = directory.join(&file);
         charts::lines(&path, title, grows, scale, &lines)?;
         if path.exists() {
@@ -437,21 +409,6 @@ fn lines(reports: &[Report], points: impl Fn(&Report) -> Vec<(f64, f64)>) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn days_are_those_of_the_calendar() {
-        for (days, text) in [
-            (0, "1970-01-01"),
-            (11_016, "2000-02-29"),
-            (11_017, "2000-03-01"),
-            (20_778, "2026-11-21"),
-            (47_540, "2100-02-28"),
-            (47_541, "2100-03-01"),
-        ] {
-            assert_eq!(Date::of_days(days).to_string(), text);
-        }
-        assert_eq!(Date::of_days(20_778).file(), "results-20261121");
-    }
 
     fn saved(rate: f64, p99: f64, machine: &str) -> SavedNumbers {
         let load = SavedLoad {
@@ -492,11 +449,11 @@ mod tests {
         write("results-2026.md", 4.0);
         write("results-2026-1-1.md", 5.0);
         write("results-20260100.txt", 6.0);
-        let found = |year, month, day| newest_before(&directory, Date { year, month, day }).unwrap();
-        let (name, newest) = found(2026, 1, 3).unwrap();
+        let found = |date| newest_before(&directory, date).unwrap();
+        let (name, newest) = found("2026-01-03").unwrap();
         assert_eq!((name.as_str(), newest.loads[0].requests_per_second), ("results-20260102.md", 2.0));
-        assert_eq!(found(2026, 1, 1).unwrap().0, "results-20251231.md");
-        assert_eq!(found(2025, 12, 31), None);
+        assert_eq!(found("2026-01-01").unwrap().0, "results-20251231.md");
+        assert_eq!(found("2025-12-31"), None);
         fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use swarmkeep_benches::tables::machine;
-use swarmkeep_lab::Date;
+use swarmkeep_lab::today;
 use swarmkeep_servers::Server;
 
 use crate::Result;
@@ -28,7 +28,7 @@ pub(crate) fn introduction(command: &str, seconds: f64, turns: usize) -> Result<
         machine(),
         field("mem_allocator"),
         env!("CARGO_PKG_VERSION"),
-        Date::today(),
+        today(),
         load.split(' ').next().unwrap_or_default(),
     ))
 }
