@@ -6,13 +6,12 @@
 //! durable. A read of bytes that were never written is an error: a store returns neither zeroes nor bytes of
 //! another torrent.
 //!
-//! [`Memory`] is the simplest store, with which the others are compared. [`catalog`] lists all of them. A
+//! [`Memory`] is the simplest store, with which the others are compared: [`files`] and [`block`]. A
 //! [`Library`] keeps torrent files beside any of them; a [`StripeCache`](stripe_cache::StripeCache) can be
 //! put in front of any of them. [`Verified`] verifies the content that is read.
 
 pub mod block;
 mod buffers;
-pub mod catalog;
 mod config;
 mod error;
 pub mod files;

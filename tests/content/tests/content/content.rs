@@ -1,21 +1,29 @@
-//! Every content repository of the catalog goes through every case of the conformance suite.
+//! Every store of content goes through every case of the conformance suite: a new store is its module and its
+//! row here.
 
-use swarmkeep_content::{Error, Geometry, catalog};
+use std::sync::Arc;
+
+use swarmkeep_content::{
+    Error, Geometry, Memory,
+    block::{Allocation, BlockStore},
+    files::{self, FileStore},
+    stripe_cache::{StripeCache, StripeCacheOptions},
+};
 use swarmkeep_kit::content_suite;
 
-macro_rules! suite_for_each {
-    ($($name:literal $identifier:ident)*) => {
-        $(content_suite!($identifier, |config| catalog::find($name).expect("the catalog lists it").open(config));)*
-
-        #[test]
-        fn the_catalog_has_no_implementation_without_a_suite() {
-            let listed: Vec<_> = catalog::ALL.iter().map(|implementation| implementation.name).collect();
-            assert_eq!(listed, [$($name),*]);
-        }
-    };
-}
-
-swarmkeep_content::for_each_content_repository! { suite_for_each }
+content_suite!(memory, |config| Ok(Memory::new(config)));
+content_suite!(files_sparse, |config| FileStore::open(config, files::Allocation::Sparse));
+content_suite!(files_preallocated, |config| FileStore::open(config, files::Allocation::Preallocated));
+content_suite!(block_sequential, |config| BlockStore::open_or_create(config, Allocation::Sequential));
+content_suite!(block_ordered, |config| BlockStore::open_or_create(config, Allocation::Ordered));
+content_suite!(cached_files_sparse, |config| {
+    let store = FileStore::open(config, files::Allocation::Sparse)?;
+    StripeCache::new(Arc::new(store), StripeCacheOptions::new())
+});
+content_suite!(cached_block_sequential, |config| {
+    let store = BlockStore::open_or_create(config, Allocation::Sequential)?;
+    StripeCache::new(Arc::new(store), StripeCacheOptions::new())
+});
 
 #[test]
 fn no_torrent_has_impossible_measures() {
