@@ -118,7 +118,7 @@ impl Bench<'_> {
         let path = match &self.volume {
             Some(volume) => volume.device.clone(),
             None => {
-                let path = folder.join(block::IMAGE);
+                let path = folder.join("image");
                 File::create_new(&path)?.set_len(blocks * block)?;
                 path
             }

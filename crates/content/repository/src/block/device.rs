@@ -300,7 +300,7 @@ fn write_all(file: &File, first: u64, parts: &[&[Sector]]) -> io::Result<()> {
 }
 
 /// Makes the name of a file durable.
-pub(super) fn flush_folder_of(path: &Path) -> Result<()> {
+fn flush_folder_of(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))
         .and_then(|folder| folder.sync_all())

@@ -41,12 +41,9 @@ use store::Store;
 use swarmkeep_metainfo::Metainfo;
 
 use crate::{
-    Capabilities, Content, ContentConfig, ContentRepository, Error, InfoHash, NewTorrent, Result, Summary,
-    forward, random::random,
+    Capabilities, Content, ContentRepository, Error, InfoHash, NewTorrent, Result, Summary, forward,
+    random::random,
 };
-
-/// The name of the image that [`BlockStore::open_or_create`] makes in a folder.
-pub const IMAGE: &str = "content.swarmkeep";
 
 /// The options of a format. Start with [`new`](Self::new), and set other values.
 #[derive(Debug, Clone, Copy, Default)]
@@ -214,33 +211,6 @@ impl BlockStore {
     pub fn open_read_only(path: &Path) -> Result<Self> {
         let device = FileDevice::open(path, false)?;
         Self::boot_as(Arc::new(device), None, Access::Read, Mutation::default(), path)
-    }
-
-    /// Opens the store whose image is in the folder of `config`, or makes one, of the capacity of `config` or
-    /// else of 512 MiB.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open), and [`Error::Full`].
-    pub fn open_or_create(config: &ContentConfig, allocation: Allocation) -> Result<Self> {
-        let path = config.folder.join(IMAGE);
-        if path.exists() {
-            return Self::open(&path, allocation);
-        }
-        // The image gets its name when it is complete: an image without a store is never found there.
-        let unfinished = path.with_extension("unfinished");
-        if unfinished.exists() {
-            // An earlier process has left it, unless one is still writing it.
-            drop(FileDevice::open(&unfinished, true)?);
-            let _ = std::fs::remove_file(&unfinished);
-        }
-        let device = FileDevice::create_image(&unfinished, config.capacity.unwrap_or(512 << 20))?;
-        if let Err(error) = Self::format(&device, FormatOptions::new()) {
-            let _ = std::fs::remove_file(&unfinished);
-            return Err(error);
-        }
-        std::fs::rename(&unfinished, &path).map_err(Error::io("naming the image"))?;
-        device::flush_folder_of(&path)?;
-        Self::boot_as(Arc::new(device), Some(allocation), Access::Write, Mutation::default(), &path)
     }
 
     /// The findings when the device was read.

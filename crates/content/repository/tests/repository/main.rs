@@ -5,7 +5,6 @@ mod files;
 mod hostile;
 mod library;
 mod stripe_cache;
-mod stripe_cache_suite;
 
 use std::ops::Range;
 
