@@ -212,7 +212,7 @@ fn queued_in_file(stream: &mut TcpStream, source: &Source<'_>, blocks: &[usize])
     let mut queue = queue(blocks);
     while !queue.is_empty() {
         match queue.lone_block() {
-            Some(LoneBlock { before, block, sent }) => {
+            Some(LoneBlock { before, block, sent, .. }) => {
                 let left = BLOCK - sent;
                 send_range(stream, before, source.file, (block.offset + sent) as u64, left)?;
                 let count = before.len() + left;

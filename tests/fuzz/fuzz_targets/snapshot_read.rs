@@ -40,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
         }
         Some(bad) => {
             let before: usize = contents[..bad].iter().map(|content| BLOCK_HEADER + content.len()).sum();
-            let Err(Malformed { at: within, what: why }) = parsed[bad] else {
+            let Err(Malformed { at: within, what: why, .. }) = parsed[bad] else {
                 unreachable!("it is the bad one")
             };
             match Reader::new(Bytes::new(&bytes)) {

@@ -61,6 +61,7 @@ enum Part<P> {
 
 /// A block with nothing after it.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct LoneBlock<'a, P> {
     /// The bytes to send before it: its head, and earlier messages. Empty when they are sent.
     pub before: &'a [u8],

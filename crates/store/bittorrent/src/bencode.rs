@@ -22,6 +22,7 @@ pub const MOST_NESTED: usize = 128;
 /// The reason why bytes are not a bencoded value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not bencoded: {what} at byte {at}")]
+#[non_exhaustive]
 pub struct Error {
     /// The byte position.
     pub at: usize,

@@ -466,7 +466,8 @@ impl ModelState {
         }
         let whole = self.whole;
         let is_large = |info_hash: &InfoHash| self.swarms[info_hash].peers.len() > whole;
-        let mut refused = Evicted { swarms: 1, peers: 1 };
+        let mut refused = Evicted::peers(1);
+        refused.swarms = 1;
         let least = self.ranks.iter().find(|(info_hash, is_less)| *is_less || !is_large(info_hash));
         match least.map(|(info_hash, _)| (info_hash, is_large(&info_hash))) {
             Some((info_hash, true)) => {

@@ -201,7 +201,7 @@ impl Families {
 impl Announced {
     /// Returns an answer with no evictions.
     pub const fn new(stats: SwarmStats, changes: Changes) -> Self {
-        Self { stats, changes, evicted: Evicted { swarms: 0, peers: 0 } }
+        Self { stats, changes, evicted: Evicted::peers(0) }
     }
 
     /// Returns the same answer with the evictions set.
@@ -215,6 +215,7 @@ impl Announced {
 /// The numbers of swarms and peers that a store with limits evicted to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Evicted {
     /// The number of whole swarms.
     pub swarms: u64,
@@ -222,8 +223,16 @@ pub struct Evicted {
     pub peers: u64,
 }
 
+impl Evicted {
+    /// Returns the eviction of `peers` peers, and of no whole swarm.
+    pub const fn peers(peers: u64) -> Self {
+        Self { swarms: 0, peers }
+    }
+}
+
 /// One announce of a batch: the caller fills in `announce` and `peers`, the store `answer`.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Request<'a> {
     /// The announce of the client.
     pub announce: Announce,
@@ -249,6 +258,7 @@ impl<'a> Request<'a> {
 
 /// The destination of the selected peers: bytes of the caller, one section per family, in the compact form of
 /// BEP 23 and BEP 7. A tracker points it into the packet that it is about to send.
+#[non_exhaustive]
 pub struct PeerBuffer<'a> {
     /// The IPv4 peers, 6 bytes per peer.
     pub v4: Section<'a, { CompactV4::LEN }>,

@@ -23,6 +23,7 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + S
 /// taken effect, or take effect later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the store is unavailable: {reason}")]
+#[non_exhaustive]
 pub struct Unavailable {
     /// The operation that was tried, and its result.
     pub reason: String,

@@ -3,7 +3,7 @@
 //!
 //! The first row of a family stands for it: [`find`] takes the family's name for it. No choice of locks
 //! within a family stands out of the noise, except that tokio's cost more. The families `skipmap` and
-//! `dashmap`, and the locks of `tokio`, are features of these names.
+//! `dashmap`, and the locks of `parking_lot` and `tokio`, are features of these names.
 
 use std::{fmt, ops::Deref, sync::Arc};
 
@@ -65,29 +65,35 @@ rows! {
 
     /// A B-tree behind a lock, and a lock around each swarm.
     "btreemap" [ENDPOINTS_PER_ADDRESS] {
+        #[cfg(feature = "parking_lot")]
         btreemap_rwlock_parking_lot_mutex_parking_lot: Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotMutex>;
         btreemap_rwlock_std_mutex_std: Sync, BTreeMapOfLocks<StdRwLock, StdMutex>;
+        #[cfg(feature = "parking_lot")]
         btreemap_rwlock_std_mutex_parking_lot: Sync, BTreeMapOfLocks<StdRwLock, ParkingLotMutex>;
         #[cfg(feature = "tokio")]
         btreemap_rwlock_std_mutex_tokio: Async, BTreeMapOfLocks<StdRwLock, TokioMutex>;
+        #[cfg(feature = "parking_lot")]
         btreemap_rwlock_std_rwlock_parking_lot: Sync, BTreeMapOfLocks<StdRwLock, ParkingLotRwLock>;
+        #[cfg(feature = "parking_lot")]
         btreemap_rwlock_parking_lot_mutex_std: Sync, BTreeMapOfLocks<ParkingLotRwLock, StdMutex>;
-        #[cfg(feature = "tokio")]
+        #[cfg(all(feature = "tokio", feature = "parking_lot"))]
         btreemap_rwlock_parking_lot_mutex_tokio: Async, BTreeMapOfLocks<ParkingLotRwLock, TokioMutex>;
+        #[cfg(feature = "parking_lot")]
         btreemap_rwlock_parking_lot_rwlock_parking_lot: Sync, BTreeMapOfLocks<ParkingLotRwLock, ParkingLotRwLock>;
         #[cfg(feature = "tokio")]
         btreemap_rwlock_tokio_mutex_std: Async, BTreeMapOfLocks<TokioRwLock, StdMutex>;
-        #[cfg(feature = "tokio")]
+        #[cfg(all(feature = "tokio", feature = "parking_lot"))]
         btreemap_rwlock_tokio_mutex_parking_lot: Async, BTreeMapOfLocks<TokioRwLock, ParkingLotMutex>;
         #[cfg(feature = "tokio")]
         btreemap_rwlock_tokio_mutex_tokio: Async, BTreeMapOfLocks<TokioRwLock, TokioMutex>;
-        #[cfg(feature = "tokio")]
+        #[cfg(all(feature = "tokio", feature = "parking_lot"))]
         btreemap_rwlock_tokio_rwlock_parking_lot: Async, BTreeMapOfLocks<TokioRwLock, ParkingLotRwLock>;
     }
 
     /// A B-tree behind one lock.
     "btreemap" [ENDPOINTS_PER_ADDRESS] {
         btreemap_rwlock_std: Sync, BTreeMapRepository<StdRwLock>;
+        #[cfg(feature = "parking_lot")]
         btreemap_rwlock_parking_lot: Sync, BTreeMapRepository<ParkingLotRwLock>;
         #[cfg(feature = "tokio")]
         btreemap_rwlock_tokio: Async, BTreeMapRepository<TokioRwLock>;
@@ -95,21 +101,21 @@ rows! {
 
     /// A lock-free skip list, and a lock around each swarm.
     "skipmap" [ENDPOINTS_PER_ADDRESS] {
-        #[cfg(feature = "skipmap")]
+        #[cfg(all(feature = "skipmap", feature = "parking_lot"))]
         skipmap_mutex_parking_lot: Sync, crate::skip_map::SkipMapRepository<ParkingLotMutex>;
         #[cfg(feature = "skipmap")]
         skipmap_mutex_std: Sync, crate::skip_map::SkipMapRepository<StdMutex>;
-        #[cfg(feature = "skipmap")]
+        #[cfg(all(feature = "skipmap", feature = "parking_lot"))]
         skipmap_rwlock_parking_lot: Sync, crate::skip_map::SkipMapRepository<ParkingLotRwLock>;
     }
 
     /// A sharded hash map, and a lock around each swarm.
     "dashmap" [ENDPOINTS_PER_ADDRESS] {
-        #[cfg(feature = "dashmap")]
+        #[cfg(all(feature = "dashmap", feature = "parking_lot"))]
         dashmap_mutex_parking_lot: Sync, crate::dash_map::DashMapRepository<ParkingLotMutex>;
         #[cfg(feature = "dashmap")]
         dashmap_mutex_std: Sync, crate::dash_map::DashMapRepository<StdMutex>;
-        #[cfg(feature = "dashmap")]
+        #[cfg(all(feature = "dashmap", feature = "parking_lot"))]
         dashmap_rwlock_parking_lot: Sync, crate::dash_map::DashMapRepository<ParkingLotRwLock>;
     }
 }

@@ -1,6 +1,6 @@
 //! The configuration of a repository: lifetime, limits, shards and the hash key.
 
-use std::{fmt, time::Duration};
+use std::{fmt, io, time::Duration};
 
 use crate::BoundedBy;
 
@@ -145,6 +145,7 @@ impl RepositoryConfig {
 
 /// The limits of a repository; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Limits {
     /// The maximum number of swarms.
     pub swarms: Option<usize>,
@@ -175,7 +176,7 @@ impl HashKey {
     /// [`ConfigError::NoEntropy`] if the operating system provides no randomness.
     pub fn from_os() -> Result<Self, ConfigError> {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(ConfigError::NoEntropy)?;
+        getrandom::fill(&mut bytes).map_err(io::Error::other).map_err(ConfigError::NoEntropy)?;
         Ok(Self::from_bytes(bytes))
     }
 
@@ -236,5 +237,5 @@ pub enum ConfigError {
     },
     /// The operating system provided no randomness for a key.
     #[error("no randomness from the operating system: {0}")]
-    NoEntropy(getrandom::Error),
+    NoEntropy(io::Error),
 }

@@ -25,7 +25,8 @@
 //!
 //! | feature | addition |
 //! |---|---|
-//! | `catalog` | `dashmap`, `skipmap` and `tokio` together: every row of the [`catalog`] |
+//! | `catalog` | the next four together: every row of the [`catalog`] |
+//! | `parking_lot` | stores under the locks of `parking_lot` |
 //! | `dashmap` | `DashMapRepository`: a sharded hash map, and a lock around each swarm |
 //! | `skipmap` | `SkipMapRepository`: a lock-free skip list, and a lock around each swarm |
 //! | `tokio` | the B-trees under the locks of tokio, through [`AsyncTorrentRepository`] |

@@ -1,6 +1,6 @@
 //! Randomness as the caller provides it.
 
-use std::fmt;
+use std::{fmt, io};
 
 use crate::ConfigError;
 
@@ -63,9 +63,9 @@ impl OsRandom {
         Ok(random)
     }
 
-    fn fetch(&mut self) -> Result<(), getrandom::Error> {
+    fn fetch(&mut self) -> io::Result<()> {
         self.used = 0;
-        getrandom::fill(self.words.as_flattened_mut())
+        getrandom::fill(self.words.as_flattened_mut()).map_err(io::Error::other)
     }
 }
 

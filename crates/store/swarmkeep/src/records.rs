@@ -359,6 +359,7 @@ impl fmt::Debug for Records {
 /// The error of bytes that are not records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
+#[non_exhaustive]
 pub struct Malformed {
     /// The byte position at which the record begins.
     pub at: usize,

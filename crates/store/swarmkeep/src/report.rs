@@ -264,6 +264,7 @@ impl fmt::Display for BoundedBy {
 
 /// The cost of showing `limit` of `n` swarms in ascending order of info hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PageCost {
     /// O(limit + log n): the store is kept in that order.
     Ordered,
@@ -273,6 +274,7 @@ pub enum PageCost {
 
 /// The longest time that one step keeps an announce waiting.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum LongestHold {
     /// The time to visit this number of peers or swarms, whatever the size of the store.
     Visits(usize),
@@ -343,6 +345,7 @@ impl Restored {
 
 /// The reason why a swarm did not accept a peer of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NotRestored {
     /// The peer is in the swarm already.
     Known,

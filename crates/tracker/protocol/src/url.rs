@@ -6,6 +6,7 @@ use crate::udp::Action;
 
 /// The action and the passkey of a member in the URL of a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TrackerUrl<'a> {
     /// [`Announce`](Action::Announce) or [`Scrape`](Action::Scrape), `None` if the path names neither.
     pub action: Option<Action>,

@@ -180,7 +180,7 @@ pub(crate) fn refused_by_module(answer: &[u8]) -> Option<Result<Unconfirmed, Str
 fn announced_by_module(answer: &[u8], peers: &mut PeerBuffer<'_>) -> Result<(Announced, u32), Garbled> {
     let mut answer = Reader(answer);
     let changes = Changes::from_bits(answer.u8()?).ok_or(Garbled)?;
-    let evicted = Evicted { swarms: 0, peers: answer.u8()?.into() };
+    let evicted = Evicted::peers(answer.u8()?.into());
     let (stats, newest) = (answer.stats()?, answer.u32()?);
     let (v4, v6) = (usize::from(answer.u16()?), usize::from(answer.u16()?));
     if v4 > peers.v4.room() || v6 > peers.v6.room() {
@@ -208,7 +208,7 @@ pub(crate) fn announced(answer: &Value, peers: &mut PeerBuffer<'_>) -> Result<(A
     let changes = Changes::from_bits(head.u8()?).ok_or(Garbled)?;
     let stats = head.stats()?;
     let newest = head.u32()?;
-    let evicted = Evicted { swarms: 0, peers: head.u8()?.into() };
+    let evicted = Evicted::peers(head.u8()?.into());
     let mut left = usize::from(head.u16()?);
     for piece in pieces {
         // A piece has one family. Pieces of IPv4 come first.

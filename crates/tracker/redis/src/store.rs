@@ -112,7 +112,7 @@ impl RedisRepository {
             return Err(Error::Prefix(servers.prefix.clone()));
         }
         let mut node = [0; 8];
-        getrandom::fill(&mut node).map_err(ConfigError::NoEntropy)?;
+        getrandom::fill(&mut node).map_err(std::io::Error::other).map_err(ConfigError::NoEntropy)?;
         let node = if servers.node.is_empty() { HEXLOWER.encode(&node) } else { servers.node.clone() };
         let salt = config.hash_key().words().map(u64::to_le_bytes);
         let salt = salt.as_flattened().try_into().expect("two words are 16 bytes");

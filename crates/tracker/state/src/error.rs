@@ -78,7 +78,7 @@ pub enum Error {
     Unavailable(#[from] swarmkeep::Unavailable),
     /// The operating system gave no randomness. The blocks of a snapshot are marked with it.
     #[error("no randomness from the operating system: {0}")]
-    NoEntropy(getrandom::Error),
+    NoEntropy(io::Error),
 }
 
 fn remedy(path: &Path) -> &'static str {

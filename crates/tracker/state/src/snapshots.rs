@@ -153,7 +153,7 @@ fn write_partial(
 ) -> Result<Summary> {
     let refused = |doing| Error::io(doing, folder.path(PARTIAL));
     let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(Error::NoEntropy)?;
+    getrandom::fill(&mut id).map_err(io::Error::other).map_err(Error::NoEntropy)?;
     let file = folder.create(PARTIAL).map_err(refused("creating"))?;
     let file = &*file;
     // Most blocks are larger, and are written without a copy.

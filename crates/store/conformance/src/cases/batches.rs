@@ -358,7 +358,7 @@ pub(crate) fn no_answer_of_an_earlier_batch_stays_when_a_later_one_panics(subjec
         assert_panics_with(Panicking::TEXT, || {
             store.announce_batch(&mut requests, at(2), &mut Panicking { good });
         });
-        for (n, Request { announce, peers, answer }) in requests.iter().enumerate() {
+        for (n, Request { announce, peers, answer, .. }) in requests.iter().enumerate() {
             let is_done = store.scrape(&announce.info_hash).peers() > 0;
             if announce.info_hash != crowd {
                 assert!(answer.is_none() || is_done, "announce {n} of {good} has an earlier answer");

@@ -91,7 +91,7 @@ pub(crate) fn max_peers_per_swarm_is_kept_and_the_announcer_stays(subject: &dyn 
         let members = store.members(&torrent);
         assert!(members.contains_key(&announcer), "the announcer had to go for itself");
         assert!(answer.peers.iter().all(|peer| members.contains_key(peer)), "an evicted peer was handed out");
-        assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: evicted });
+        assert_eq!(store.totals().evicted, Evicted::peers(evicted));
     }
     store.assert_consistent();
     let known = *store.members(&torrent).first_key_value().expect("it is full").0;

@@ -53,13 +53,13 @@ pub(crate) fn max_endpoints_per_address_is_kept_and_the_announcer_stays(subject:
                 let announce = leecher(torrent, announcer).left((n % 2).into()).families(BOTH);
                 let answer = store.tell_at(u64::from(n / 10), announce);
                 let has_to_go = u64::from(n as usize >= most);
-                assert_eq!(answer.evicted, Evicted { swarms: 0, peers: has_to_go });
+                assert_eq!(answer.evicted, Evicted::peers(has_to_go));
                 assert!(answer.changes.contains(Changes::JOINED));
                 evicted += has_to_go;
                 // The families alternate, so the second one has one endpoint less.
                 let held = (n as usize + 1).min(most) + (n as usize + nth).min(most);
                 assert_eq!(answer.stats.peers(), u64::from(bystanders) + held as u64);
-                assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: evicted });
+                assert_eq!(store.totals().evicted, Evicted::peers(evicted));
                 if n % 16 < 2 {
                     let members = store.members(&torrent);
                     assert!(members.contains_key(&announcer), "the announcer had to go for itself");
@@ -102,7 +102,7 @@ pub(crate) fn an_address_displaces_its_own_endpoint_that_announced_least_recentl
                 u64::from(turn) * unit,
                 leecher(torrent, announcer).left(rng.below(2) as u64).want(0),
             );
-            assert_eq!(answer.evicted, Evicted { swarms: 0, peers: gone }, "in turn {turn}");
+            assert_eq!(answer.evicted, Evicted::peers(gone), "in turn {turn}");
             let members = store.members(&torrent);
             let held: BTreeSet<_> =
                 (0..90).map(|n| crowded(family, n)).filter(|peer| members.contains_key(peer)).collect();
@@ -151,7 +151,7 @@ pub(crate) fn an_endpoint_that_stopped_leaves_its_place(subject: &dyn Subject) {
         for n in [10, 11] {
             assert_eq!(store.tell_at(3, join(n)).evicted, Evicted::default(), "two have left, two have come");
         }
-        assert_eq!(store.tell_at(4, join(12)).evicted, Evicted { swarms: 0, peers: 1 });
+        assert_eq!(store.tell_at(4, join(12)).evicted, Evicted::peers(1));
         assert_eq!(store.scrape(&torrent).peers(), u64::from(bystanders + MOST));
         // Expired peers free their places when they are swept.
         store.sweep_all(at(2 * LIFETIME), Retention::DropEmpty);
@@ -193,7 +193,7 @@ pub(crate) fn an_ipv6_address_is_its_upper_64_bits(subject: &dyn Subject) {
             assert_eq!(answer.evicted, Evicted::default(), "{family:?}, address {address}");
         }
         let third = store.tell(leecher(torrent, of_neighbour(12, 5000)).want(0));
-        assert_eq!(third.evicted, Evicted { swarms: 0, peers: 1 });
+        assert_eq!(third.evicted, Evicted::peers(1));
         let members = store.members(&torrent);
         let own = [1, 22, 5000].map(|n| members.contains_key(&of_neighbour(12, n)));
         assert_eq!(own.into_iter().filter(|&is_there| is_there).count(), 2);
@@ -255,7 +255,7 @@ pub(crate) fn wider_networks_of_ipv6_have_5_and_25_times_the_endpoints(subject: 
             least_recent_first.push(newcomer(n));
             let announce = leecher(torrent, newcomer(n)).left((n / 3 % 2).into()).want(0);
             let answer = store.tell_at(now, announce);
-            assert_eq!(answer.evicted, Evicted { swarms: 0, peers: full.iter().len() as u64 }, "for {n}");
+            assert_eq!(answer.evicted, Evicted::peers(full.iter().len() as u64), "for {n}");
             let members = store.members(&torrent);
             let held: BTreeSet<_> =
                 (0..NEWCOMERS).map(newcomer).filter(|peer| members.contains_key(peer)).collect();
@@ -293,7 +293,7 @@ pub(crate) fn endpoints_per_address_are_limited_in_batches_too(subject: &dyn Sub
             assert_eq!(answer.evicted.swarms, 0);
             assert!(answer.evicted.peers <= u64::from(new), "one newcomer takes one place");
         });
-        assert_eq!(store.totals().evicted, Evicted { swarms: 0, peers: told }, "reported, and counted");
+        assert_eq!(store.totals().evicted, Evicted::peers(told), "reported, and counted");
         assert_eq!(store.totals().peers(), joined - told, "peers that joined and were not evicted");
         for torrent in announces.iter().map(|announce| announce.info_hash).collect::<BTreeSet<_>>() {
             let members = store.members(&torrent);
@@ -328,13 +328,13 @@ pub(crate) fn an_address_at_its_limit_displaces_only_itself_in_a_full_swarm(subj
             for n in MOST..300 {
                 let announce = leecher(torrent, crowded(family, n)).left((n / 3 % 2).into());
                 let answer = store.tell_at(2, announce);
-                assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
+                assert_eq!(answer.evicted, Evicted::peers(1));
                 assert_eq!(answer.stats.peers(), (bystanders + MOST).into());
             }
             assert_bystanders_stay(&store, torrent, bystanders);
             // For a peer of another address the swarm is full.
             let answer = store.tell_at(3, leecher(torrent, of_address(family, CROWDED + 1, 1)));
-            assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
+            assert_eq!(answer.evicted, Evicted::peers(1));
             assert_eq!(answer.stats.peers(), (bystanders + MOST).into());
             store.assert_consistent();
         }
@@ -373,7 +373,7 @@ pub(crate) fn endpoints_beyond_the_limit_are_refused_when_restored(subject: &dyn
         assert_eq!(store.totals().evicted, Evicted::default());
         // A new endpoint takes the place of a restored one.
         let answer = store.tell_at(61, leecher(torrent, crowded(family, 100)));
-        assert_eq!(answer.evicted, Evicted { swarms: 0, peers: 1 });
+        assert_eq!(answer.evicted, Evicted::peers(1));
         assert!(store.members(&torrent).contains_key(&early), "an older one was there");
         assert_bystanders_stay(&store, torrent, bystanders);
         store.assert_consistent();
@@ -393,7 +393,7 @@ pub(crate) fn one_address_takes_no_more_than_its_endpoints_of_a_large_swarm(subj
         store.fill(1, (0..PORTS).map(|n| leecher(torrent, crowded(family, n)).left((n / 5 % 2).into())));
         let (totals, told) = (store.totals(), store.scrape(&torrent));
         assert_eq!((totals.peers(), told.peers()), ((OTHERS + MOST).into(), (OTHERS + MOST).into()));
-        assert_eq!(totals.evicted, Evicted { swarms: 0, peers: u64::from(PORTS - MOST) });
+        assert_eq!(totals.evicted, Evicted::peers(u64::from(PORTS - MOST)));
         let members = store.members(&torrent);
         let lost = (0..OTHERS).filter(|&n| !members.contains_key(&other(n))).count();
         assert_eq!(lost, 0, "had to go for another address, over {family:?}");

@@ -349,8 +349,8 @@ pub(crate) fn a_step_of_an_export_visits_about_its_budget(subject: &dyn Subject)
         store.fill(0, (0..swarms).flat_map(|n| (0..peers).map(move |m| leecher(hash(n), v4(m)))));
         for budget in [100, 1000] {
             let unit = match store.capabilities().longest_hold {
-                LongestHold::Visits(_) => 0.0,
                 LongestHold::ShareOfSwarms(share) => share * swarms as f64 * 2.0,
+                _ => 0.0,
             };
             let most = 2 * budget + 64 + unit as u64;
             let (mut export, mut steps, mut read) = (Export::new(), 0, 0);

@@ -335,8 +335,8 @@ pub(crate) fn a_step_of_a_sweep_visits_about_its_budget(subject: &dyn Subject) {
         store.fill(0, (0..swarms).flat_map(|n| (0..peers).map(move |m| leecher(hash(n), v4(m)))));
         for (budget, now) in [(100, 1), (1000, 2 * LIFETIME)] {
             let unit = match store.capabilities().longest_hold {
-                LongestHold::Visits(_) => 0.0,
                 LongestHold::ShareOfSwarms(share) => share * swarms as f64 * 2.0,
+                _ => 0.0,
             };
             let most = 2 * budget + 64 + unit as u64;
             let (mut swept, mut steps) = (Swept::default(), 0);
@@ -407,6 +407,7 @@ pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn
         LongestHold::ShareOfSwarms(share) => {
             assert!(share > 0.0 && share < 0.5, "{share} of all swarms is no bound");
         }
+        other => panic!("this suite knows no bound of {other:?}"),
     }
     let (store, torrent) = (build(subject), hash(1));
     let is_let_in = |now| {
@@ -508,7 +509,7 @@ pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(sub
         LongestHold::Visits(visits) => visits as u64,
         // This hold is a share of swarms, and here is only one: a hold is a part of it, no longer than the
         // step should be.
-        LongestHold::ShareOfSwarms(_) => BUDGET,
+        _ => BUDGET,
     };
     let (mut all, mut steps) = (Swept::default(), 0);
     while !all.pass_complete {

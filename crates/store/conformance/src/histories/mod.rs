@@ -40,6 +40,7 @@ pub type StoreOf<'a> = &'a (dyn Fn(usize) -> Arc<dyn AsyncTorrentRepository> + S
 
 /// The effects that an announce or a restore may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Effects {
     /// One.
     One,
@@ -460,7 +461,7 @@ fn announce_all(
 ) -> Vec<Option<Answer>> {
     let mut rooms = Vec::new();
     let mut requests = requests(announces, &mut rooms);
-    if let [Request { announce, peers, answer }] = &mut *requests {
+    if let [Request { announce, peers, answer, .. }] = &mut *requests {
         *answer = wait(store.announce(announce, at(0), rng, peers)).ok();
     } else {
         // After an error, the answers that there are count.

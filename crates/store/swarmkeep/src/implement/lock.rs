@@ -80,6 +80,7 @@ lock_family! {
     write |lock| lock.write().unwrap_or_else(PoisonError::into_inner);
 }
 
+#[cfg(feature = "parking_lot")]
 lock_family! {
     /// [`parking_lot::Mutex`].
     ParkingLotMutex = Mutex in parking_lot;
@@ -87,6 +88,7 @@ lock_family! {
     write |lock| lock.lock();
 }
 
+#[cfg(feature = "parking_lot")]
 lock_family! {
     /// [`parking_lot::RwLock`].
     ParkingLotRwLock = RwLock in parking_lot;
@@ -96,7 +98,9 @@ lock_family! {
 
 impl Blocks for StdMutex {}
 impl Blocks for StdRwLock {}
+#[cfg(feature = "parking_lot")]
 impl Blocks for ParkingLotMutex {}
+#[cfg(feature = "parking_lot")]
 impl Blocks for ParkingLotRwLock {}
 
 #[cfg(feature = "tokio")]

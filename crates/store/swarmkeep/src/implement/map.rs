@@ -226,7 +226,7 @@ impl<M: SwarmMap> Calls<M> {
             let family = announce.endpoint.family();
             self.totals.turn(family, transition.before, transition.after);
             let gone = evicted.map_or_else(Population::default, |role| Population::one(family, role));
-            let evicted = Evicted { swarms: 0, peers: gone.peers() };
+            let evicted = Evicted::peers(gone.peers());
             self.totals.remove_peers(gone);
             self.totals.evict(evicted);
             if created {
@@ -526,6 +526,7 @@ pub struct Slots<M, L> {
 
 /// The contents of a slot.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Slot {
     /// No call has entered the slot yet.
     New,

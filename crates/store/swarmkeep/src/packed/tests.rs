@@ -518,7 +518,7 @@ fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
         for n in MOST as u32..3000 {
             for torrent in 0..sizes.len() as u64 {
                 let told = tell(&store, 2, leecher(torrent, own(n)).left(rng.below(2) as u64));
-                assert_eq!(told.evicted, Evicted { swarms: 0, peers: 1 }, "torrent {torrent}, endpoint {n}");
+                assert_eq!(told.evicted, Evicted::peers(1), "torrent {torrent}, endpoint {n}");
                 displaced += 1;
             }
             assert!(store.memory().bytes <= 1 << 20);

@@ -27,7 +27,7 @@ use crate::admin::{
 const fn at_once(cost: PageCost) -> usize {
     match cost {
         PageCost::Ordered => 4096,
-        PageCost::WholeStore => 1 << 18,
+        _ => 1 << 18,
     }
 }
 

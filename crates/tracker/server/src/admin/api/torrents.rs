@@ -111,7 +111,7 @@ pub(super) async fn list(
             let next = swarms.last().filter(|_| swarms.len() == limit).map(|last| last.info_hash.to_string());
             let cost = match admin.store.page_cost() {
                 PageCost::Ordered => "ordered",
-                PageCost::WholeStore => "whole_store",
+                _ => "whole_store",
             };
             (swarms, next, Some(cost))
         }
