@@ -128,7 +128,7 @@ fn read(bytes: &[u8]) -> Option<Vec<Records>> {
     while reader.next(&mut records, summary.taken).expect("it was looked at") {
         blocks.push(records.clone());
     }
-    assert_eq!(blocks.iter().map(|block| u64::from(block.swarms())).sum::<u64>(), summary.swarms);
+    assert_eq!(blocks.iter().map(|block| u64::from(block.swarms())).sum::<u64>(), summary.records);
     assert_eq!(blocks.iter().map(Records::peers).sum::<u64>(), summary.peers);
     Some(blocks)
 }

@@ -23,7 +23,7 @@
 //! let mut reader = snapshot::Reader::new(std::io::Cursor::new(bytes))?;
 //! let mut records = Records::new(now);
 //! while reader.next(&mut records, now)? {
-//!     store.import(std::slice::from_ref(&records), now);
+//!     assert_eq!(store.import(std::slice::from_ref(&records), now).refused, 0);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -53,8 +53,8 @@ const PART: usize = 256 << 10;
 pub struct Summary {
     /// The time at which the snapshot was begun.
     pub taken: Timestamp,
-    /// The number of records; a large swarm counts once for each of its parts.
-    pub swarms: u64,
+    /// The number of records: one per swarm, and one more for each further part of a large swarm.
+    pub records: u64,
     /// The number of peers.
     pub peers: u64,
     /// The number of bytes.
@@ -191,7 +191,7 @@ impl<W: Write> Writer<W> {
         let checksum = crc32c::crc32c(&header[..60]);
         header[60..].copy_from_slice(&checksum.to_le_bytes());
         out.write_all(&header)?;
-        let summary = Summary { taken, swarms: 0, peers: 0, bytes: HEADER as u64 };
+        let summary = Summary { taken, records: 0, peers: 0, bytes: HEADER as u64 };
         Ok(Self { out, id, blocks: 0, chain: checksum, summary })
     }
 
@@ -220,7 +220,7 @@ impl<W: Write> Writer<W> {
         self.out.write_all(bytes)?;
         self.blocks += 1;
         self.summary.bytes += bytes.len() as u64;
-        self.summary.swarms += u64::from(records.swarms());
+        self.summary.records += u64::from(records.swarms());
         self.summary.peers += records.peers();
         Ok(())
     }
@@ -236,7 +236,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Errors of `out`.
     pub fn finish(mut self) -> io::Result<(W, Summary)> {
-        let Summary { swarms, peers, bytes, .. } = self.summary;
+        let Summary { records: swarms, peers, bytes, .. } = self.summary;
         let (number, checksum) = (self.blocks, self.chain);
         self.header(&BlockHeader { tag: END, number, bytes, until_or_peers: peers, swarms, checksum })?;
         Ok((self.out, self.summary))
@@ -337,7 +337,7 @@ impl<R: Read + Seek> Blocks<R> {
             });
         }
         let taken = Timestamp::from_secs(u64::from_le_bytes(array(&header, 32)));
-        let summary = Summary { taken, swarms: 0, peers: 0, bytes: HEADER as u64 };
+        let summary = Summary { taken, records: 0, peers: 0, bytes: HEADER as u64 };
         Ok(Self { source, id: array(&header, 16), number: 0, chain: checksum, summary })
     }
 
@@ -356,7 +356,7 @@ impl<R: Read + Seek> Blocks<R> {
         match header.tag {
             BLOCK => {}
             END => {
-                let Summary { swarms, peers, .. } = self.summary;
+                let Summary { records: swarms, peers, .. } = self.summary;
                 if (header.checksum, header.bytes, header.swarms, header.until_or_peers)
                     != (before, start, swarms, peers)
                 {
@@ -398,7 +398,7 @@ impl<R: Read + Seek> Blocks<R> {
             return Err(damaged("the block holds another number of swarms than it says"));
         }
         self.number += 1;
-        self.summary.swarms += header.swarms;
+        self.summary.records += header.swarms;
         self.summary.peers += records.peers();
         Ok(true)
     }

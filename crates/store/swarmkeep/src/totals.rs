@@ -109,7 +109,7 @@ pub struct Population {
 
 impl Population {
     /// Returns the population of one peer.
-    pub(crate) fn one(family: Family, role: Role) -> Self {
+    pub fn one(family: Family, role: Role) -> Self {
         let mut population = Self::default();
         let counts = match family {
             Family::V4 => &mut population.v4,

@@ -316,7 +316,7 @@ fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error
     match &loaded.snapshot {
         Some((file, summary)) => {
             let Restored { added, expired, refused, .. } = loaded.restored;
-            info!(%file, parts = summary.swarms, peers = added, expired, refused, took = ?loaded.took, "snapshot loaded");
+            info!(%file, parts = summary.records, peers = added, expired, refused, took = ?loaded.took, "snapshot loaded");
             if let Some(kept) = &loaded.kept {
                 warn!(
                     taken = summary.taken.as_secs(),

@@ -118,7 +118,7 @@ fn print(report: &StateReport) -> io::Result<()> {
             let age = age.map_or("at a time that is still to come".into(), |secs| {
                 format!("{} ago", HumanDuration(Duration::from_secs(secs)))
             });
-            let [swarms, peers] = [(summary.swarms, "swarm"), (summary.peers, "peer")]
+            let [swarms, peers] = [(summary.records, "swarm"), (summary.peers, "peer")]
                 .map(|(n, unit)| counted(HumanCount(n), unit));
             let bytes = HumanBytes(summary.bytes);
             say!("{file}: taken {age}, {swarms} (large ones in parts), {peers}, {bytes}");

@@ -239,8 +239,8 @@ impl SnapshotTaker {
                 if std::mem::take(&mut status.failed_in_a_row) > 0 {
                     info!("snapshots are being taken again");
                 }
-                let Summary { swarms, peers, bytes, .. } = summary;
-                info!(parts = swarms, peers, bytes, ?took, "snapshot taken");
+                let Summary { records, peers, bytes, .. } = summary;
+                info!(parts = records, peers, bytes, ?took, "snapshot taken");
             }
             Err(failed) => {
                 status.failed += 1;

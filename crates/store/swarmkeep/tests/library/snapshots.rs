@@ -137,7 +137,7 @@ fn a_block_is_no_longer_than_a_reader_takes() {
     assert_eq!(error.to_string(), "more than 16 MiB for one block of a snapshot: export in smaller steps");
     // Nothing of it was written.
     let (bytes, summary) = writer.finish().expect("memory");
-    assert_eq!((summary.swarms, summary.peers), (12, 12 << 16));
+    assert_eq!((summary.records, summary.peers), (12, 12 << 16));
     assert_eq!(Reader::new(Bytes::new(bytes)).expect("whole").summary(), summary);
 }
 
@@ -202,8 +202,8 @@ fn the_first_version_can_be_read_for_ever() {
         return;
     };
     let mut reader = Reader::new(Bytes::new(&bytes)).expect("it is whole");
-    let Summary { taken, swarms, peers, bytes: long, .. } = reader.summary();
-    assert_eq!((taken.as_secs(), swarms, peers, long), (1_800_000_000, 9, 268, 2693));
+    let Summary { taken, records, peers, bytes: long, .. } = reader.summary();
+    assert_eq!((taken.as_secs(), records, peers, long), (1_800_000_000, 9, 268, 2693));
     let mut records = Records::new(NOW);
     let mut read = Vec::new();
     while reader.next(&mut records, NOW).expect("it is whole") {

@@ -46,8 +46,8 @@ fn a_snapshot_of_nothing_is_one() {
     let bytes = written(&[Records::new(NOW)]);
     assert_eq!(bytes.len(), HEADER + BLOCK_HEADER);
     let mut reader = Reader::new(Bytes::new(&bytes)).expect("it is whole");
-    let Summary { taken, swarms, peers, bytes: long, .. } = reader.summary();
-    assert_eq!((taken, swarms, peers, long), (NOW, 0, 0, bytes.len() as u64));
+    let Summary { taken, records, peers, bytes: long, .. } = reader.summary();
+    assert_eq!((taken, records, peers, long), (NOW, 0, 0, bytes.len() as u64));
     let mut records = some_blocks(1).remove(0);
     for _ in 0..3 {
         assert!(!reader.next(&mut records, NOW).expect("there is nothing"));
