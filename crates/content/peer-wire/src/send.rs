@@ -20,8 +20,8 @@ use crate::{Encode, PieceIndex, message::head_of_piece};
 /// same.
 ///
 /// Everything can be sent from memory, which may be a mapped file. That is best if more than one block waits;
-/// `sendfile` is better for a single one (`docs/reports/peer-wire.md` has the numbers). A caller with blocks
-/// in files calls [`lone_block`](Self::lone_block) first.
+/// `sendfile` is better for a single one (`docs/reports/peer-wire.md` of the repository has the numbers). A
+/// caller with blocks in files calls [`lone_block`](Self::lone_block) first.
 ///
 /// ```
 /// use swarmkeep_peer_wire::{Message, PieceIndex, SendQueue};

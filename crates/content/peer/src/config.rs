@@ -19,7 +19,7 @@ pub(crate) const CLIENT: &str = concat!("swarmkeep ", env!("CARGO_PKG_VERSION"))
 /// A torrent takes 16 KiB and 40 bytes per piece, which includes its share of the stripe cache in front of
 /// the store, but not its info dictionary nor the memory of the store itself. In addition there are three
 /// memories: the pieces of each torrent that are begun, and the two memories of the stripe cache.
-/// `docs/use/peer.md` has measurements.
+/// `docs/use/peer.md` of the repository has measurements.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SessionConfig {

@@ -80,7 +80,7 @@ impl Subject for &Implementation {
 pub struct Case {
     /// The sentence, as an identifier.
     pub name: &'static str,
-    /// The numbers of the rules that it tests, in `docs/contract.md` of the project's repository.
+    /// The numbers of the rules that it tests, in [`swarmkeep::contract`].
     pub rules: &'static [u8],
     run: fn(&dyn Subject),
 }

@@ -1,5 +1,5 @@
-//! The swarm store of a BitTorrent tracker: [`TorrentRepository`] is the contract, the [`catalog`] lists the
-//! implementations.
+//! The swarm store of a BitTorrent tracker: [`TorrentRepository`] is the [`contract`], the [`catalog`] lists
+//! the implementations.
 //!
 //! ```
 //! use std::{net::SocketAddr, time::SystemTime};
@@ -44,6 +44,8 @@ mod asynchronous;
 pub mod btree_map;
 pub mod catalog;
 mod config;
+#[doc = include_str!("../contract.md")]
+pub mod contract {}
 #[cfg(feature = "dashmap")]
 pub mod dash_map;
 mod defaults;

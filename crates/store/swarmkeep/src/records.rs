@@ -13,8 +13,8 @@ use crate::{
 /// A large swarm may be split into several records, each with the download count at its time. The last of
 /// them has the largest count.
 ///
-/// `docs/formats/snapshot.md` describes the encoding byte by byte: a block of a snapshot contains these
-/// bytes.
+/// `docs/formats/snapshot.md` of the repository describes the encoding byte by byte: a block of a snapshot
+/// contains these bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Records {
     bytes: Vec<u8>,

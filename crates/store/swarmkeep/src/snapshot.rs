@@ -3,7 +3,7 @@
 //! A [`Writer`] writes the [`Records`] of an [`export`](crate::TorrentRepository::export) as blocks with
 //! checksums. A [`Reader`] verifies a whole snapshot before it returns the first block for
 //! [`import`](crate::TorrentRepository::import). Neither of them opens a file. `docs/formats/snapshot.md`
-//! describes the format byte by byte.
+//! of the repository describes the format byte by byte.
 //!
 //! ```
 //! use swarmkeep::{

@@ -1,7 +1,8 @@
 //! The packed store inside Valkey and Redis: a loadable module with one data type, a shard of a swarm store,
 //! and the commands on it.
 //!
-//! `docs/formats/module.md` describes keys, commands and replies; `swarmkeep-redis` is their client.
+//! `docs/formats/module.md` of the repository describes keys, commands and replies; `swarmkeep-redis` is the
+//! client.
 //!
 //! - `server` is the interface to the server, and all unsafe code.
 //! - `commands` reads arguments, and writes replies.

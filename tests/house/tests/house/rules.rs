@@ -101,6 +101,22 @@ fn published_packages_depend_only_on_packages_further_in() {
 }
 
 #[test]
+fn published_packages_contain_the_licences_and_a_readme() {
+    let metadata = metadata();
+    for package in members(&metadata).into_iter().filter(|package| package["publish"].is_null()) {
+        let folder = Path::new(text(package, "manifest_path")).parent().expect("its folder");
+        let read = |folder: &Path, file: &str| {
+            fs::read_to_string(folder.join(file))
+                .unwrap_or_else(|error| panic!("{folder:?}, {file}: {error}"))
+        };
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            assert_eq!(read(folder, licence), read(&root(), licence), "{folder:?}");
+        }
+        assert!(read(folder, text(package, "readme")).len() > 100, "{folder:?}");
+    }
+}
+
+#[test]
 fn no_program_links_a_laboratory() {
     for (package, besides) in [("swarmkeep-cli", &["fuser"][..]), ("seedkeep", &["redb", "redis"])] {
         let linked = tree(&["--edges", "normal", "--package", package]);

@@ -9,7 +9,7 @@
 //! - A **large** swarm has four tables of peers (family × role) of linear-hashed buckets. No announce moves
 //!   more than twenty buckets of some dozens of peers, however many peers the swarm has.
 //!
-//! `docs/design/packed-store.md` gives the layout byte by byte, the reasons for it, and the measurements.
+//! `docs/design/packed-store.md` of the repository gives the layout byte by byte, its reasons, and figures.
 
 #[cfg_attr(swarmkeep_safe, path = "boxed.rs")]
 mod arena;
