@@ -1,0 +1,72 @@
+//! The move of living peers from torrust's repository, as `docs/operate/from-torrust.md` shows it.
+
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+
+use aquatic_udp_protocol::{AnnounceEvent, NumberOfBytes, PeerId};
+use swarmkeep::{
+    Announce, Endpoint, HashKey, Packed, PeerRecord, RepositoryConfig, Restored, Role, SwarmStats,
+    SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
+};
+use swarmkeep_workload::Workload;
+use torrust_tracker_primitives::{info_hash::InfoHash, peer::Peer};
+use torrust_tracker_torrent_repository::{TorrentsSkipMapMutexStd, entry::EntrySync, repository::Repository};
+
+const JOINED: u64 = 1_800_000_000;
+
+fn moved(torrents: &TorrentsSkipMapMutexStd, store: &dyn TorrentRepository, now: Timestamp) -> Restored {
+    let mut restored = Restored::default();
+    for (info_hash, entry) in torrents.get_paginated(None) {
+        let record = |peer: &Arc<Peer>| {
+            let endpoint = Endpoint::try_from(peer.peer_addr).ok()?;
+            let role = if peer.is_seeder() { Role::Seeder } else { Role::Leecher };
+            let last_announce = Timestamp::from_secs(peer.updated.as_secs());
+            Some(PeerRecord { endpoint, role, last_announce, details: None })
+        };
+        let peers: Vec<_> = entry.get_peers(None).iter().filter_map(record).collect();
+        let stats = SwarmStats { downloaded: entry.get_swarm_metadata().downloaded, ..SwarmStats::default() };
+        restored += store.restore(&SwarmSummary { info_hash: info_hash.bytes().into(), stats }, &peers, now);
+    }
+    restored
+}
+
+/// Torrust's form of an announce.
+fn peer(announce: &Announce, event: AnnounceEvent) -> Peer {
+    let bytes = |number: u64| NumberOfBytes::new(number.try_into().expect("less than 2^63"));
+    Peer {
+        peer_id: PeerId(announce.peer_id.into()),
+        peer_addr: announce.endpoint.into(),
+        updated: Duration::from_secs(JOINED),
+        uploaded: bytes(announce.uploaded),
+        downloaded: bytes(announce.downloaded),
+        left: bytes(announce.left),
+        event,
+    }
+}
+
+#[test]
+fn every_answer_is_the_same_after_the_move() {
+    const PEERS: u64 = 2000;
+    let torrents = TorrentsSkipMapMutexStd::default();
+    for announce in Workload::zipf(1, 300, PEERS).fill() {
+        let info_hash = InfoHash::from_bytes(announce.info_hash.as_bytes());
+        torrents.upsert_peer(&info_hash, &peer(&announce, AnnounceEvent::Started));
+        if announce.left == 0 {
+            torrents.upsert_peer(&info_hash, &peer(&announce, AnnounceEvent::Completed));
+        }
+    }
+    let store = Packed::new(&RepositoryConfig::new(HashKey::from_bytes([7; 16]))).expect("no limits");
+    assert_eq!(moved(&torrents, &store, Timestamp::from_secs(JOINED + 60)).added, PEERS);
+
+    let (all, metrics) = (torrents.get_paginated(None), torrents.get_metrics());
+    assert!(metrics.downloaded > 0 && store.swarms().len() == all.len());
+    for (info_hash, entry) in all {
+        let (own, theirs) = (info_hash.bytes().into(), entry.get_swarm_metadata());
+        let SwarmStats { complete, incomplete, downloaded } = store.scrape(&own);
+        let counts = (theirs.complete, theirs.incomplete, theirs.downloaded);
+        assert_eq!((complete, incomplete, downloaded), counts, "{own}");
+        let here: BTreeSet<SocketAddr> =
+            store.all_peers(&own).iter().map(|peer| peer.endpoint.into()).collect();
+        let there: BTreeSet<_> = entry.get_peers(None).iter().map(|peer| peer.peer_addr).collect();
+        assert_eq!(here, there, "{own}");
+    }
+}
