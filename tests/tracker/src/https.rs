@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use swarmkeep_tracker::Tls;
 use tempfile::TempDir;
 use tokio_rustls::rustls::{
@@ -24,7 +24,8 @@ fn for_loopback() -> CertificateParams {
 }
 
 /// A certificate for the loopback addresses with its chain, and a root that clients trust, in files of a
-/// folder that every user may read. Only their owner may read the key.
+/// folder that every user may read. Only their owner may read the key. The issuer ends before it, at the end
+/// of February 2100.
 #[derive(Debug)]
 pub struct CertificateAuthority {
     folder: TempDir,
@@ -73,6 +74,7 @@ impl CertificateAuthority {
             let mut params = CertificateParams::default();
             params.distinguished_name.push(DnType::CommonName, format!("{level} of {name}"));
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.not_after = date_time_ymd(2100, 2, 28);
             params
         };
         let (root_key, middle_key, leaf_key) = (key(), key(), key());

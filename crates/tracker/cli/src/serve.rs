@@ -227,6 +227,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         };
         let limit = most.map(|most| format!(", at most {} MiB", most >> 20)).unwrap_or_default();
         say(format!("listening on {}; repository {}{limit}", server.listening()?, chosen.name()));
+        kept.tls.iter().for_each(Log::certificate);
         if let Some(node) = store.node() {
             info!(node, "the store is shared with all trackers that have its prefix");
         }

@@ -83,7 +83,7 @@ pub use metrics::{
 pub use rate::RateLimiter;
 pub use rules::{LiveRules, ON_A_LAN, Rules, WhenUnavailable};
 pub use server::{Bound, Server, Sockets};
-pub use tls::{HandshakeCounts, Tls};
+pub use tls::{Certificate, HandshakeCounts, Tls};
 pub use tokens::{Scope, Token, TokenError};
 pub use udp::{
     AnswerBuffer, Batch, ConnectionIds, ConnectionKey, Handler, IdsAt, LONGEST_ANSWER_V4, LONGEST_ANSWER_V6,

@@ -20,7 +20,7 @@ use swarmkeep_tracker_protocol::{
     udp::{ConnectRequest, ConnectResponse},
 };
 
-use crate::{HandshakeCounts, Tls, clock::awake_secs, drops::Drops};
+use crate::{Tls, clock::awake_secs, drops::Drops};
 
 named! {
     /// The kind of a request.
@@ -170,9 +170,9 @@ impl Metrics {
         let _ = self.tls.set(tls);
     }
 
-    /// The handshakes of TLS; `None` without a certificate.
-    pub fn handshakes(&self) -> Option<HandshakeCounts> {
-        self.tls.get().map(Tls::handshakes)
+    /// The certificate, with the counted handshakes; `None` without one.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.get()
     }
 
     /// Sets the state that the store keeps over restarts. Only the first call has an effect.

@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::poll_fn,
     io,
+    net::Ipv4Addr,
     num::NonZero,
     path::Path,
     pin::Pin,
@@ -13,6 +14,7 @@ use std::{
     },
     task::{Context, Poll, ready},
     thread,
+    time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
@@ -24,13 +26,14 @@ use tokio::{
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
-        self, ServerConfig,
+        self, CertificateError, RootCertStore, ServerConfig,
+        client::{verify_server_cert_signed_by_trust_anchor, verify_server_name},
         crypto::ring,
         pki_types::{
-            CertificateDer, PrivateKeyDer,
+            CertificateDer, PrivateKeyDer, UnixTime,
             pem::{self, PemObject},
         },
-        server::NoServerSessionStorage,
+        server::{NoServerSessionStorage, ParsedCertificate},
     },
     server::TlsStream,
 };
@@ -40,8 +43,51 @@ use crate::Error;
 /// The tracker's certificate and key, for TLS 1.2 and 1.3, and its handshakes. Clones share them.
 #[derive(Clone)]
 pub struct Tls {
-    config: Arc<ArcSwap<ServerConfig>>,
+    loaded: Arc<ArcSwap<Loaded>>,
     handshakes: Arc<Handshakes>,
+}
+
+struct Loaded {
+    config: Arc<ServerConfig>,
+    certificate: Certificate,
+}
+
+/// A certificate, for the log and for monitoring.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Certificate {
+    /// Its DNS names and addresses, separated by commas.
+    pub names: String,
+    /// When it ends, or the first of its issuers in the file.
+    pub expires: Option<SystemTime>,
+}
+
+impl Certificate {
+    /// The verifier of rustls names dates and names in its errors: for each, it is asked the impossible.
+    fn of(chain: &[CertificateDer<'_>]) -> Self {
+        let refusal = |verified: Result<(), rustls::Error>| match verified {
+            Err(rustls::Error::InvalidCertificate(refusal)) => Some(refusal),
+            _ => None,
+        };
+        let parsed = || chain.iter().filter_map(|der| ParsedCertificate::try_from(der).ok());
+        let (roots, at) = (RootCertStore::empty(), UnixTime::since_unix_epoch(Duration::MAX));
+        let expires = parsed().filter_map(|certificate| {
+            match refusal(verify_server_cert_signed_by_trust_anchor(&certificate, &roots, &[], at, &[]))? {
+                CertificateError::ExpiredContext { not_after, .. } => {
+                    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(not_after.as_secs()))
+                }
+                _ => None,
+            }
+        });
+        let nowhere = Ipv4Addr::UNSPECIFIED.into();
+        let names = match parsed().next().and_then(|own| refusal(verify_server_name(&own, &nowhere))) {
+            Some(CertificateError::NotValidForNameContext { presented, .. }) => presented,
+            _ => Vec::new(),
+        };
+        // `DnsName("tracker.example")` and `IpAddress(192.0.2.1)`.
+        let bare = |name: &String| name.split(['(', ')']).nth(1).unwrap_or(name).trim_matches('"').to_owned();
+        Self { names: names.iter().map(bare).collect::<Vec<_>>().join(", "), expires: expires.min() }
+    }
 }
 
 /// The handshakes of all connections.
@@ -73,9 +119,9 @@ impl Tls {
     /// [`Error::Pem`] if a file does not contain it. [`Error::Certificate`] if they cannot be used, or do not
     /// match.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, Error> {
-        let config = Arc::new(ArcSwap::new(read(certificate, key)?));
+        let loaded = Arc::new(ArcSwap::new(read(certificate, key)?));
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        Ok(Self { config, handshakes: Arc::new(Handshakes::new((cores - 1).max(1))) })
+        Ok(Self { loaded, handshakes: Arc::new(Handshakes::new((cores - 1).max(1))) })
     }
 
     /// Reads these files instead. New connections use the new certificate; open connections keep the old one.
@@ -83,13 +129,18 @@ impl Tls {
     /// # Errors
     /// As [`load`](Self::load). The certificate then stays as it was.
     pub fn reload(&self, certificate: &Path, key: &Path) -> Result<(), Error> {
-        self.config.store(read(certificate, key)?);
+        self.loaded.store(read(certificate, key)?);
         Ok(())
+    }
+
+    /// The certificate for new connections.
+    pub fn certificate(&self) -> Certificate {
+        self.loaded.load().certificate.clone()
     }
 
     /// The same certificate and key, with handshakes that wait for none of these.
     pub(crate) fn apart(&self) -> Self {
-        Self { config: Arc::clone(&self.config), handshakes: Arc::new(Handshakes::new(1)) }
+        Self { loaded: Arc::clone(&self.loaded), handshakes: Arc::new(Handshakes::new(1)) }
     }
 
     /// Counts a connection that is closed before its handshake.
@@ -111,7 +162,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
+fn read(certificate: &Path, key: &Path) -> Result<Arc<Loaded>, Error> {
     let unread = |what: &'static str, path: &Path| {
         let path = path.to_owned();
         move |error| {
@@ -127,6 +178,7 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
         .and_then(|chain: Vec<_>| if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) })
         .map_err(unread("certificate", certificate))?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(unread("key", key))?;
+    let described = Certificate::of(&chain);
     let unusable = |error| {
         let problem = match error {
             rustls::Error::InconsistentKeys(_) => "it is the key of another".into(),
@@ -147,7 +199,7 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = ring::Ticketer::new().map_err(unusable)?;
     config.send_tls13_tickets = 1;
-    Ok(Arc::new(config))
+    Ok(Arc::new(Loaded { config: Arc::new(config), certificate: described }))
 }
 
 impl Handshakes {
@@ -205,8 +257,8 @@ pub(crate) enum Stream {
 
 impl Stream {
     pub(crate) fn new(stream: TcpStream, tls: Option<&Tls>) -> Self {
-        let Some(Tls { config, handshakes }) = tls else { return Self::Plain(stream) };
-        let acceptor = TlsAcceptor::from(config.load_full());
+        let Some(Tls { loaded, handshakes }) = tls else { return Self::Plain(stream) };
+        let acceptor = TlsAcceptor::from(Arc::clone(&loaded.load().config));
         let accept = acceptor.accept_with(stream, |session| session.set_buffer_limit(Some(UNSENT)));
         Self::Handshake(Box::pin(Arc::clone(handshakes).shake(accept)))
     }
@@ -295,7 +347,7 @@ impl AsyncWrite for Stream {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::atomic::AtomicUsize, time::Duration};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 

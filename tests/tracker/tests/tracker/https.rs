@@ -5,7 +5,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, Shutdown},
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use swarmkeep::{HashKey, catalog::Repository};
@@ -157,6 +157,11 @@ fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
         tls.reload(&certificate, &key).unwrap_err();
         shows(&old);
     }
+    let at = |secs| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
+    let own = CertificateAuthority::self_signed().tls().certificate();
+    // The default of rcgen.
+    assert_eq!((&*own.names, own.expires), ("127.0.0.1, 0::1, localhost", at(67_090_118_400)));
+    assert_eq!(tls.certificate().expires, at(4_107_456_000), "its issuer ends before it");
     // A client with a ticket of the old one gets the new one too.
     let again = old.client();
     Client::over_tls(address, &again).peers(&announce(1));

@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal as _};
 
+use swarmkeep_tracker::{Certificate, Tls};
+use tracing::info;
 use tracing_subscriber::{
     Layer, Registry, filter::LevelFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt,
 };
@@ -21,6 +23,13 @@ impl Log {
         };
         tracing_subscriber::registry().with(level).with(lines).init();
         Self(handle)
+    }
+
+    /// Logs the certificate in use, and its end.
+    pub(super) fn certificate(tls: &Tls) {
+        let Certificate { names, expires, .. } = tls.certificate();
+        let expires = expires.map(|time| humantime::format_rfc3339_seconds(time).to_string());
+        info!(names, expires, "the certificate for HTTPS");
     }
 
     pub(super) fn set_level(&self, level: LevelFilter) {

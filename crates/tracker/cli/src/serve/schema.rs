@@ -31,6 +31,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::{
     connection_key,
+    log::Log,
     redis::Redis,
     secret::warn_of_others,
     store::{StoreBuilder, StoreChoice},
@@ -526,7 +527,10 @@ impl Settings {
     pub(crate) fn renew_certificate(&self, kept: &RunState) -> Result<(), Box<dyn Error>> {
         let is_named = self.live.tls_certificate.is_some() || self.live.tls_key.is_some();
         match (&kept.tls, if is_named { self.certificate()? } else { None }) {
-            (Some(tls), Some((certificate, key))) => tls.reload(certificate, key)?,
+            (Some(tls), Some((certificate, key))) => {
+                tls.reload(certificate, key)?;
+                Log::certificate(tls);
+            }
             (None, Some(_)) => {
                 warn!("the tracker began without a certificate: one for HTTPS needs a restart")
             }

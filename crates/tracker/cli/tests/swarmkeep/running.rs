@@ -31,6 +31,8 @@ fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one()
     let [certificate, key] = old.options();
     let mut serve = start(&["--https=127.0.0.1:0", &certificate, &key]);
     let address = serve.addresses_of("https")[0];
+    let shown = r#"localhost" expires="2100-02-28T00:00:00Z""#;
+    serve.printed_until(shown);
     let mut open = scrape_over_https(address, &old);
 
     fs::write(old.key(), "").expect("room");
@@ -42,6 +44,7 @@ fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one()
 
     let new = old.renewed();
     serve.signal("HUP");
+    serve.printed_until(shown);
     serve.printed_until("settings read again");
     scrape_over_https(address, &new);
     ask(&mut open);

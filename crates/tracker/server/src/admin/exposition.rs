@@ -37,7 +37,15 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     let counts = admin.control.metrics.counts();
     let mut out = Exposition { text: String::with_capacity(32 * 1024), open };
     of_protocols(&mut out, &counts);
-    if let Some(HandshakeCounts { completed, failed, refused, .. }) = admin.control.metrics.handshakes() {
+    if let Some(tls) = admin.control.metrics.tls() {
+        if let Some(expires) = tls.certificate().expires {
+            out.gauge(
+                "certificate_expiration_timestamp_seconds",
+                "When the certificate or an issuer in its file ends.",
+            )
+            .sample(&[], since_epoch(expires));
+        }
+        let HandshakeCounts { completed, failed, refused, .. } = tls.handshakes();
         let mut family =
             out.counter("tls_handshakes", "Handshakes of TLS that have ended, or were not begun.");
         for (result, count) in [("completed", completed), ("failed", failed), ("refused", refused)] {
@@ -89,16 +97,18 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     out.counter("process_cpu_seconds", "Time of the process on all cores.")
         .sample(&[], sample.process.cpu.as_secs_f64());
     out.gauge("process_open_fds", "Files and sockets that are open.").sample(&[], sample.process.open_files);
-    let started =
-        admin.identity.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
     out.gauge("process_start_time_seconds", "When the tracker started, since the Unix epoch.")
-        .sample(&[], started);
+        .sample(&[], since_epoch(admin.identity.started));
     let labels = [
         ("version", env!("CARGO_PKG_VERSION")),
         ("store", admin.identity.store_name.as_deref().unwrap_or("")),
     ];
     out.gauge("build_info", "Which tracker this is; the value is always 1.").sample(&labels, 1);
     out.finish()
+}
+
+fn since_epoch(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
 fn of_xdp(out: &mut Exposition, status: &XdpStatus) {

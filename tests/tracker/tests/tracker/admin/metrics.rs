@@ -4,10 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use swarmkeep::AnnounceEvent;
 use swarmkeep_kit::folder::Simulated;
-use swarmkeep_store_tests::until;
-use swarmkeep_tests::admin::{
-    client::{ask, bearing, get},
-    tracker::{AnnounceLoad, Tracker, hash, packed, state},
+use swarmkeep_store_tests::{until, with};
+use swarmkeep_tests::{
+    admin::{
+        client::{ask, bearing, get},
+        tracker::{AnnounceLoad, Tracker, config, hash, packed, state},
+    },
+    https::CertificateAuthority,
 };
 use swarmkeep_tracker::SharedStore;
 
@@ -252,8 +255,11 @@ fn grafana_and_the_alerts_ask_only_for_metrics_that_exist() {
     let tracker = Tracker::keeping(&state(&Simulated::new(1)));
     let shared = || SharedStore { seconds_ahead: Some(0), ..SharedStore::default() };
     tracker.metrics.watch_shared_store(shared);
-    let metrics = scrape(&tracker);
-    let exists = |name: &str| metrics.samples.keys().any(|(of, _)| of == name);
+    let secured = with(config(), |config| config.tls = Some(CertificateAuthority::new().tls()));
+    let secured = scrape(&Tracker::with(&secured, packed()));
+    assert_eq!(secured.sum("swarmkeep_certificate_expiration_timestamp_seconds", &[]), 4_107_456_000.0);
+    let metrics = [scrape(&tracker), secured];
+    let exists = |name: &str| metrics.iter().flat_map(|all| all.samples.keys()).any(|(of, _)| of == name);
     let mut asked = 0;
     let mut ids = std::collections::BTreeSet::new();
     for panel in dashboard["panels"].as_array().expect("panels") {
@@ -275,7 +281,7 @@ fn grafana_and_the_alerts_ask_only_for_metrics_that_exist() {
     // The alerts of docs/operate/admin.md.
     let rules: Vec<_> = alerts.split("- alert: ").skip(1).collect();
     let asked_for = "snapshot_refused snapshot_timestamp_seconds downloads_refused store_layout_refused \
-        store_clock_ahead_seconds";
+        store_clock_ahead_seconds certificate_expiration_timestamp_seconds";
     for name in asked_for.split(' ') {
         let expressions =
             rules.iter().filter_map(|rule| rule.split_once("expr: ")?.1.split("labels:").next());
