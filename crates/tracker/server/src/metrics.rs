@@ -88,6 +88,8 @@ impl<T: fmt::Debug> fmt::Debug for StatusSource<T> {
 /// The state of a store that several trackers share, as this tracker sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SharedStore {
+    /// A name that all its trackers give it, and none gives another store.
+    pub id: String,
     /// Why this tracker cannot use the store as it is laid out now, if it cannot.
     pub refused: Option<String>,
     /// How often this tracker has followed another layout, after the store was emptied.

@@ -20,7 +20,12 @@ use swarmkeep_tests::admin::{
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
-    tests! { [PROMETHEUS]: rules_fire_when_they_should, metrics_alerts_and_dashboard_are_understood }
+    tests! {
+        [PROMETHEUS]:
+            rules_fire_when_they_should,
+            a_shared_store_counts_once_on_the_dashboard,
+            metrics_alerts_and_dashboard_are_understood,
+    }
 }
 
 fn packaging() -> &'static Path {
@@ -45,6 +50,57 @@ fn rules_fire_when_they_should() {
     for name in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
         assert!(tests.contains(&format!("\"{name}\"")), "{name} has no test");
     }
+}
+
+/// Of three trackers, two share a store.
+fn a_shared_store_counts_once_on_the_dashboard() {
+    let (folder, mut tests, mut asked) = (tempfile::tempdir().expect("a folder of ours"), String::new(), 0);
+    for instance in ["a", "b", "c"] {
+        let labels = |more: &str| format!(r#"{{job="swarmkeep",instance="{instance}"{more}}}"#);
+        let (peers, info) = (labels(r#",family="ipv4",role="seeder""#), labels(r#",id="0a1b2c3d""#));
+        let mut series = |name: &str, labels: &str, values: &str| {
+            tests += &format!("      - {{series: 'swarmkeep_{name}{labels}', values: '{values}x60'}}\n");
+        };
+        series("peers", &peers, "100");
+        for (name, values) in [
+            ("torrents", "100"),
+            ("store_bytes", "100"),
+            ("evicted_torrents_total", "0+6000"),
+            ("evicted_peers_total", "0+6000"),
+        ] {
+            series(name, &labels(""), values);
+        }
+        if instance != "c" {
+            series("store_info", &info, "1");
+        }
+    }
+    tests += "    promql_expr_test:\n";
+    for expression in expressions().iter().filter(|expression| expression.contains("store_info")) {
+        let labels =
+            if expression.contains("by (family") { r#"{family="ipv4", role="seeder"}"# } else { "{}" };
+        tests += &format!(
+            "      - {{expr: 'round({})', eval_time: 1h, exp_samples: [{{labels: '{labels}', value: 200}}]}}\n",
+            expression.replace("10s", "10m"),
+        );
+        asked += 1;
+    }
+    assert_eq!(asked, 8);
+    let file = folder.path().join("tests.yml");
+    fs::write(&file, format!("tests:\n  - interval: 1m\n    input_series:\n{tests}"))
+        .expect("a folder of ours");
+    promtool(&["test", "rules", file.to_str().expect("UTF-8")], "");
+}
+
+/// What the dashboard asks, of all trackers.
+fn expressions() -> Vec<String> {
+    let dashboard = fs::read_to_string(packaging().join("grafana.json")).expect("text");
+    let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let known = [("$job", "swarmkeep"), ("$instance", ".*"), ("$__rate_interval", "10s")];
+    let replaced =
+        |text: &str| known.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value));
+    targets.map(|target| replaced(target["expr"].as_str().expect("an expression"))).collect()
 }
 
 /// A program, until it is dropped.
@@ -98,19 +154,11 @@ fn metrics_alerts_and_dashboard_are_understood() {
     let is_ready = || TcpStream::connect(free).is_ok() && get(free, "/-/ready").status == 200;
     until("it has read the metrics", || is_ready() && is_up());
 
-    let dashboard = fs::read_to_string(packaging().join("grafana.json")).expect("text");
-    let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("panels");
-    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
-    for target in targets {
-        let expression = target["expr"].as_str().expect("an expression");
-        let known = [("$job", "swarmkeep"), ("$instance", ".*"), ("$__rate_interval", "10s")];
-        let replaced =
-            known.iter().fold(expression.to_owned(), |text, (name, value)| text.replace(name, value));
+    for expression in expressions() {
         // No request is refused, and there are no snapshots.
         let may_be_empty =
             ["refused_requests", "snapshot_timestamp"].iter().any(|name| expression.contains(name));
-        assert!(may_be_empty || !query(free, &replaced).is_empty(), "nothing for {replaced}");
+        assert!(may_be_empty || !query(free, &expression).is_empty(), "nothing for {expression}");
     }
     let rules = answer_of(free, "/api/v1/rules");
     let rules = rules["groups"][0]["rules"].as_array().expect("rules");

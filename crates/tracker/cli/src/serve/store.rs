@@ -117,7 +117,9 @@ impl BuiltStore {
             metrics.watch_shared_store(move || {
                 let status = store.status();
                 let ahead = |(own, server): (u64, u64)| own.cast_signed() - server.cast_signed();
+                let [a, b, c, d, ..] = store.shared_secret("metrics");
                 SharedStore {
+                    id: format!("{:08x}", u32::from_be_bytes([a, b, c, d])),
                     refused: status.layout_refused,
                     layout_changes: status.layout_changes,
                     seconds_ahead: status.clock.map(ahead),

@@ -56,15 +56,14 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     if let Some(most) = admin.identity.store_limit {
         out.gauge("store_limit_bytes", "The most memory that swarms and peers may take.").sample(&[], most);
     }
-    if let Some(node) = &admin.identity.node {
-        let labels = [("repository", admin.identity.store_name.as_deref().unwrap_or("")), ("node", node)];
+    if let Some(store) = admin.control.metrics.shared_store() {
+        let [name, node] = [&admin.identity.store_name, &admin.identity.node];
+        let [name, node] = [name, node].map(|name| name.as_deref().unwrap_or(""));
         out.gauge(
             "store_info",
-            "The name of a store that several trackers share, and of this tracker; the value is always 1.",
+            "A store that several trackers share, with an id that is the same for all; always 1.",
         )
-        .sample(&labels, 1);
-    }
-    if let Some(store) = admin.control.metrics.shared_store() {
+        .sample(&[("repository", name), ("node", node), ("id", &store.id)], 1);
         of_shared_store(&mut out, &store);
     }
     of_sweeps(&mut out, &counts);

@@ -100,8 +100,12 @@ fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() 
     assert_eq!(one.announce_by_udp(7), Ok((600, vec![])));
     assert_eq!(two.announce_by_udp(8), Ok((600, vec![at(7)])));
 
+    let text = |tracker: &Tracker| tracker.get("/metrics").text().to_owned();
+    let ids = [&one, &two, &other]
+        .map(|tracker| text(tracker).split_once(",id=\"").expect("an id").1[..8].to_owned());
+    assert!(ids[0] == ids[1] && ids[0] != ids[2], "{ids:?}");
     for (tracker, name) in [(&one, "one"), (&two, "two")] {
-        let info = format!("swarmkeep_store_info{{repository=\"redis\",node=\"{name}\"}}");
+        let info = format!("swarmkeep_store_info{{repository=\"redis\",node=\"{name}\",id=\"{}\"}}", ids[0]);
         assert_eq!(tracker.metric(&info), Some(1.0));
         assert!(tracker.serve.log().contains(&format!("node=\"{name}\"")), "{}", tracker.serve.log());
         until("both count the same peers", || tracker.metric("swarmkeep_torrents") == Some(2.0));
@@ -116,9 +120,9 @@ fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() 
     assert_eq!(scrape(&two, hash(1)), (2, 0, 1), "announced to the other");
     let again = setup.tracker(&urls, &["--interval=600"]);
     assert_eq!(again.announce(hash(1), 4, 9, Started), Ok((600, vec![at(1), at(2)])));
-    let (text, name) = (again.get("/metrics"), std::fs::read_to_string("/proc/sys/kernel/hostname"));
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let name = format!("node=\"{}-", name.expect("Linux tells").trim());
-    assert!(text.text().contains(&name), "named by the machine without a name of its own");
+    assert!(text(&again).contains(&name), "named by the machine without a name of its own");
 }
 
 /// One node of the Cluster is enough to find the others, and a master that is lost is replaced.
