@@ -8,10 +8,12 @@
 
 mod fields;
 pub mod http;
+mod software;
 pub mod udp;
 mod url;
 
 pub use fields::{Field, Fields};
+pub use software::Software;
 pub use swarmkeep_bittorrent as bittorrent;
 pub use url::{LONGEST_PASSKEY, TrackerUrl, is_passkey};
 

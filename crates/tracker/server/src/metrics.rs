@@ -11,12 +11,12 @@ use std::{
     time::Duration,
 };
 
-use swarmkeep::{Changes, Family, Swept, bittorrent::in_words};
+use swarmkeep::{Changes, Family, PeerId, Swept, bittorrent::in_words};
 use swarmkeep_state::{State, StateStatus};
 use tracing::warn;
 
 use swarmkeep_tracker_protocol::{
-    Field, Fields,
+    Field, Fields, Software,
     udp::{ConnectRequest, ConnectResponse},
 };
 
@@ -253,12 +253,22 @@ fn sum(all: &Mutex<Vec<Arc<Counters>>>) -> ProtocolCounts {
     sum
 }
 
+/// Counts by the program of the client, and by one of `N` reasons or fields.
+#[derive(Debug, Clone)]
+struct ByClient<T, const N: usize>([[T; N]; Software::ALL.len()]);
+
+impl<T: Default, const N: usize> Default for ByClient<T, N> {
+    fn default() -> Self {
+        Self(array::from_fn(|_| array::from_fn(|_| T::default())))
+    }
+}
+
 /// The counters of one thread, or of all connections of HTTP.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     requests: [[AtomicU64; Kind::ALL.len()]; 2],
-    refused: [AtomicU64; Reason::ALL.len()],
-    lenient: [AtomicU64; Field::ALL.len()],
+    refused: ByClient<AtomicU64, { Reason::ALL.len() }>,
+    lenient: ByClient<AtomicU64, { Field::ALL.len() }>,
     joined: AtomicU64,
     left: AtomicU64,
     completed: AtomicU64,
@@ -273,14 +283,15 @@ impl Counters {
         self.requests[family as usize][kind as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn refused(&self, reason: Reason) {
-        self.refused[reason as usize].fetch_add(1, Relaxed);
+    pub(crate) fn refused(&self, reason: Reason, client: Software) {
+        self.refused.0[client as usize][reason as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts an admitted announce by its fields that cannot be read.
-    pub(crate) fn lenient(&self, unread: Fields) {
+    pub(crate) fn lenient(&self, unread: Fields, peer_id: PeerId) {
         if unread != Fields::NONE {
-            unread.iter().for_each(|field| _ = self.lenient[field as usize].fetch_add(1, Relaxed));
+            let counters = &self.lenient.0[Software::of(peer_id.as_bytes()) as usize];
+            unread.iter().for_each(|field| _ = counters[field as usize].fetch_add(1, Relaxed));
         }
     }
 
@@ -315,11 +326,10 @@ impl Counters {
 
     fn add_to(&self, counts: &mut ProtocolCounts) {
         let add = |to: &mut u64, counter: &AtomicU64| *to += counter.load(Relaxed);
-        for (to, from) in counts.requests.iter_mut().flatten().zip(self.requests.iter().flatten()) {
-            add(to, from);
-        }
-        counts.refused.iter_mut().zip(&self.refused).for_each(|(to, from)| add(to, from));
-        counts.lenient.iter_mut().zip(&self.lenient).for_each(|(to, from)| add(to, from));
+        let to = counts.requests.iter_mut().flatten().chain(counts.refused.0.iter_mut().flatten());
+        let from = self.requests.iter().flatten().chain(self.refused.0.iter().flatten());
+        let lenient = counts.lenient.0.iter_mut().flatten().zip(self.lenient.0.iter().flatten());
+        to.zip(from).chain(lenient).for_each(|(to, from)| add(to, from));
         add(&mut counts.joined, &self.joined);
         add(&mut counts.left, &self.left);
         add(&mut counts.completed, &self.completed);
@@ -375,8 +385,8 @@ pub struct Counts {
 #[non_exhaustive]
 pub struct ProtocolCounts {
     requests: [[u64; Kind::ALL.len()]; 2],
-    refused: [u64; Reason::ALL.len()],
-    lenient: [u64; Field::ALL.len()],
+    refused: ByClient<u64, { Reason::ALL.len() }>,
+    lenient: ByClient<u64, { Field::ALL.len() }>,
     /// Peers that joined a swarm.
     pub joined: u64,
     /// Peers that left a swarm, without expired peers.
@@ -403,13 +413,20 @@ impl ProtocolCounts {
     }
 
     /// The number of requests that were refused or ignored for this reason.
-    pub const fn refused(&self, reason: Reason) -> u64 {
-        self.refused[reason as usize]
+    pub fn refused(&self, reason: Reason) -> u64 {
+        Software::ALL.map(|client| self.refused_to(client, reason)).iter().sum()
     }
 
-    /// The number of admitted announces in which this field could not be read, and counted as not given.
-    pub const fn lenient(&self, field: Field) -> u64 {
-        self.lenient[field as usize]
+    /// The same of this client program. A store that does not answer refuses requests of
+    /// [`Software::Other`].
+    pub const fn refused_to(&self, client: Software, reason: Reason) -> u64 {
+        self.refused.0[client as usize][reason as usize]
+    }
+
+    /// The number of admitted announces of this client program in which this field could not be read, and
+    /// counted as not given.
+    pub const fn lenient(&self, client: Software, field: Field) -> u64 {
+        self.lenient.0[client as usize][field as usize]
     }
 }
 

@@ -110,7 +110,7 @@ impl Announcer {
 
     pub fn announce(&self, info_hash: InfoHash, port: u16, left: u64, event: AnnounceEvent) {
         let (client, id) = &mut *self.0.borrow_mut();
-        let peer_id = PeerId::new(*b"-PEERID-not-a-label-");
+        let peer_id = PeerId::new(*b"-TR4060-not-a-label-");
         let request =
             |id| AnnounceRequest { left, event, ..AnnounceRequest::new(id, info_hash, peer_id, port) };
         let answer = client.try_announce(request(*id));

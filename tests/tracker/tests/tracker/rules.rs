@@ -22,7 +22,7 @@ use swarmkeep_tracker::{
     ProxyHeader, RateLimiter, Reason, Rules, access::AccessError,
 };
 use swarmkeep_tracker_protocol::{
-    Field,
+    Field, Software,
     udp::{AnnounceRequest, ConnectRequest, ConnectionId, ScrapeRequest, TransactionId},
 };
 
@@ -183,7 +183,7 @@ fn a_field_that_cannot_be_read_refuses_no_announce_and_is_counted() {
     }
     over_http(&tracker, &format!("/announce?{}&left=&port=0", query(LISTED)));
     let Counts { udp, http, .. } = tracker.control.metrics.counts();
-    let counted = |counts: ProtocolCounts| Field::ALL.map(|field| counts.lenient(field));
+    let counted = |counts: ProtocolCounts| Field::ALL.map(|field| counts.lenient(Software::Other, field));
     assert_eq!(counted(udp), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(counted(http), [1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
 }

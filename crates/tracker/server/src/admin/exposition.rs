@@ -1,6 +1,6 @@
 //! Metrics in the formats of Prometheus: its text format, and OpenMetrics if a scraper accepts that.
 //!
-//! Each label has few values. None is chosen by clients (addresses, peer ids, info hashes, passkeys).
+//! Each label has few values, from fixed lists. No address, peer id, info hash or passkey is one.
 
 use std::{
     fmt::{Display, Write},
@@ -15,7 +15,7 @@ use axum::{
 };
 use swarmkeep::{Family, PeerCounts};
 use swarmkeep_state::StateStatus;
-use swarmkeep_tracker_protocol::Field;
+use swarmkeep_tracker_protocol::{Field, Software};
 
 use super::{state::AdminState, stats::Sample};
 use crate::{Counts, HandshakeCounts, Kind, ProtocolCounts, Reason, SharedStore, Times, XdpStatus};
@@ -146,7 +146,8 @@ fn of_protocols(out: &mut Exposition, counts: &Counts) {
     let mut family = out.counter("refused_requests", "Requests that were refused or ignored.");
     for (protocol, counts) in protocols {
         for reason in Reason::ALL {
-            family.sample(&[("protocol", protocol), ("reason", reason.name())], counts.refused(reason));
+            let labels = [("protocol", protocol), ("reason", reason.name())];
+            family.by_client(labels, |client| counts.refused_to(client, reason));
         }
     }
     let mut family = out.counter(
@@ -155,7 +156,8 @@ fn of_protocols(out: &mut Exposition, counts: &Counts) {
     );
     for (protocol, counts) in protocols {
         for field in Field::ALL.into_iter().filter(|&field| protocol == "http" || field <= Field::Want) {
-            family.sample(&[("protocol", protocol), ("field", field.name())], counts.lenient(field));
+            let labels = [("protocol", protocol), ("field", field.name())];
+            family.by_client(labels, |client| counts.lenient(client, field));
         }
     }
     type Count = fn(&ProtocolCounts) -> u64;
@@ -333,6 +335,13 @@ impl Exposition {
 impl Samples<'_> {
     fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.line(self.suffix, labels, None, value);
+    }
+
+    /// Programs that were never counted have no series.
+    fn by_client(&mut self, [one, other]: [(&str, &str); 2], count: impl Fn(Software) -> u64) {
+        for client in Software::ALL.into_iter().filter(|&of| of == Software::Other || count(of) > 0) {
+            self.sample(&[one, other, ("client", client.name())], count(client));
+        }
     }
 
     fn times(&mut self, labels: &[(&str, &str)], times: &Times) {

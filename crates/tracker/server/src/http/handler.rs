@@ -7,7 +7,7 @@ use swarmkeep::{
     Announce, AnnounceEvent, Families, Family, PeerBuffer, Random, SwarmStats, Timestamp, catalog::Repository,
 };
 use swarmkeep_tracker_protocol::{
-    TrackerUrl,
+    Software, TrackerUrl,
     http::{
         AnnounceHead, AnnounceRequest, AnnounceResponseWriter, Escaped, FailureResponse, ScrapeRequest,
         ScrapeResponseWriter,
@@ -98,7 +98,7 @@ impl HttpHandler {
     ) -> Option<usize> {
         out.clear();
         let Some((kind, passkey)) = route(rules, &request) else {
-            self.counters.refused(Reason::NotFound);
+            self.counters.refused(Reason::NotFound, Software::of_query(request.query));
             return None;
         };
         if let Some(ip) = request.client {
@@ -117,7 +117,11 @@ impl HttpHandler {
         };
         Some(answered.unwrap_or_else(|refusal| {
             log_stranger!(client = ?request.client, %refusal, "refused");
-            self.counters.refused(refusal.reason());
+            let client = match refusal {
+                Refusal::Unavailable => Software::Other,
+                _ => Software::of_query(request.query),
+            };
+            self.counters.refused(refusal.reason(), client);
             out.clear();
             FailureResponse { reason: refusal.to_string().as_bytes(), retry_in: refusal.retry_in() }
                 .write(out);
@@ -137,7 +141,7 @@ impl HttpHandler {
         let request = AnnounceRequest::parse(query)?;
         let client = client.ok_or(Refusal::NoClient)?.to_canonical();
         let announce = announce_of(&request, rules, client, listener)?;
-        self.counters.lenient(request.unread);
+        self.counters.lenient(request.unread, request.peer_id);
         let room = |family| if announce.families.contains(family) { announce.want } else { 0 };
         let (room_v4, room_v6) = (room(Families::V4), room(Families::V6));
 
@@ -160,7 +164,7 @@ impl HttpHandler {
             Err(no_answer) => match rules.when_unavailable {
                 WhenUnavailable::Error => return Err(no_answer.into()),
                 WhenUnavailable::Empty => {
-                    self.counters.refused(Reason::Unavailable);
+                    self.counters.refused(Reason::Unavailable, Software::Other);
                     let interval = self.rules.retry_interval(rules, rng);
                     ((0, 0), AnnounceHead { interval, ..AnnounceHead::default() })
                 }

@@ -11,6 +11,7 @@ use std::{
 
 use arrayvec::ArrayVec;
 use swarmkeep::bittorrent::in_words;
+use swarmkeep_tracker_protocol::Software;
 use swarmkeep_xdp::{Frame, Path, Queue, listens};
 
 use super::{
@@ -148,6 +149,6 @@ impl Front for FrameFront {
         if count > 0 {
             counters.answered(count, bytes, since.elapsed());
         }
-        (0..std::mem::take(turned_away)).for_each(|_| counters.refused(Reason::Overloaded));
+        (0..std::mem::take(turned_away)).for_each(|_| counters.refused(Reason::Overloaded, Software::Other));
     }
 }

@@ -4,8 +4,12 @@ use std::{fmt::Write as _, sync::Arc};
 
 use arrayvec::ArrayString;
 use swarmkeep::{Announced, AsyncTorrentRepository, Random, SwarmStats, Timestamp, TorrentRepository};
-use swarmkeep_tracker_protocol::udp::{
-    AnnounceResponseHeader, ErrorResponse, ScrapeResponse, ScrapeResponseWriter, ScrapeStats, TransactionId,
+use swarmkeep_tracker_protocol::{
+    Software,
+    udp::{
+        AnnounceResponseHeader, ErrorResponse, ScrapeResponse, ScrapeResponseWriter, ScrapeStats,
+        TransactionId,
+    },
 };
 
 use super::{
@@ -72,15 +76,15 @@ impl Handler {
                 PacketOutcome::Scrape(transaction_id) => RequestState::Scrape(transaction_id),
                 // An error is longer than a connect, whose source may be forged.
                 PacketOutcome::Refused(_, refusal @ (Refusal::TooOften | Refusal::RefusedAddress)) => {
-                    self.counters.refused(refusal.reason());
+                    self.counters.refused(refusal.reason(), Software::of_packet(packet));
                     RequestState::Ignored
                 }
                 PacketOutcome::Refused(transaction_id, refusal) => {
                     log_stranger!(%source, %refusal, "refused");
-                    self.refuse(refusal, transaction_id, answer)
+                    self.refuse(refusal, Software::of_packet(packet), transaction_id, answer)
                 }
                 PacketOutcome::Nothing => {
-                    self.counters.refused(Reason::Malformed);
+                    self.counters.refused(Reason::Malformed, Software::of_packet(packet));
                     RequestState::Ignored
                 }
             };
@@ -165,7 +169,7 @@ impl Handler {
                     stats.into_iter().for_each(|stats| response.push(counts(stats)));
                     RequestState::Answered(response.finish())
                 }
-                Err(no_answer) => self.refuse(no_answer.into(), transaction_id, answer),
+                Err(no_answer) => self.refuse(no_answer.into(), Software::Other, transaction_id, answer),
             };
         }
     }
@@ -180,7 +184,7 @@ impl Handler {
                     self.answer_without_store(Refusal::Overloaded, transaction_id, &rules, rng, answer)
                 }
                 RequestState::Scrape(transaction_id) => {
-                    self.refuse(Refusal::Overloaded, transaction_id, answer)
+                    self.refuse(Refusal::Overloaded, Software::Other, transaction_id, answer)
                 }
                 _ => continue,
             };
@@ -191,10 +195,11 @@ impl Handler {
     fn refuse(
         &self,
         refusal: Refusal,
+        client: Software,
         transaction_id: TransactionId,
         out: &mut AnswerBuffer,
     ) -> RequestState {
-        self.counters.refused(refusal.reason());
+        self.counters.refused(refusal.reason(), client);
         let mut text = ArrayString::<256>::new();
         // A long text is cut.
         let _ = write!(text, "{refusal}");
@@ -211,9 +216,9 @@ impl Handler {
         out: &mut AnswerBuffer,
     ) -> RequestState {
         match rules.when_unavailable {
-            WhenUnavailable::Error => self.refuse(refusal, transaction_id, out),
+            WhenUnavailable::Error => self.refuse(refusal, Software::Other, transaction_id, out),
             WhenUnavailable::Empty => {
-                self.counters.refused(refusal.reason());
+                self.counters.refused(refusal.reason(), Software::Other);
                 let header = out.first_chunk_mut().expect("an answer is longer than its header");
                 let interval = self.rules.retry_interval(rules, rng);
                 AnnounceResponseHeader { transaction_id, interval, leechers: 0, seeders: 0 }.write(header);

@@ -81,7 +81,7 @@ impl BatchContext<'_> {
         }
         self.rules.is_allowed(&request.info_hash)?;
         let endpoint = self.rules.endpoint(source.ip(), request.port, listener)?;
-        self.counters.lenient(request.unread);
+        self.counters.lenient(request.unread, request.peer_id);
         Ok(Announce::new(request.info_hash, endpoint)
             .event(request.event)
             .left(request.left)

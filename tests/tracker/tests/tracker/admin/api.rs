@@ -190,7 +190,7 @@ fn peers_are_listed_with_role_and_age_and_without_their_ids() {
     let expected: BTreeSet<_> = (1..=300).map(|port| format!("127.0.0.1:{port}")).collect();
     assert_eq!((endpoints.len(), endpoints.into_iter().collect::<BTreeSet<_>>()), (300, expected));
     let answer = get_with(tracker.admin, &format!("/api/v1/torrents/{}/peers?limit=1000", hash(0)), ALL);
-    assert!(!answer.text().contains("PEERID"));
+    assert!(!answer.text().contains("TR4060"));
     for peer in answer.json()["peers"].as_array().expect("a list") {
         let endpoint: SocketAddr = peer["endpoint"].as_str().expect("text").parse().expect("an endpoint");
         let port = endpoint.port();

@@ -143,19 +143,19 @@ fn metrics_count_requests_and_name_no_peer() {
     });
 
     let text = get(tracker.admin, "/metrics");
-    for private in [&hash(1).to_string(), "127.0.0.1", "PEERID", "not-a-label", ":2001"] {
+    for private in [&hash(1).to_string(), "127.0.0.1", "TR4060", "not-a-label", ":2001"] {
         assert!(!text.text().contains(private), "{private}");
     }
     let metrics = scrape(&tracker);
-    let udp = ("protocol", "udp");
+    let (udp, transmission) = (("protocol", "udp"), ("client", "transmission"));
     for (name, labels, value) in [
         ("swarmkeep_requests_total", &[udp, ("kind", "connect"), ("family", "ipv4")][..], 1.0),
         ("swarmkeep_requests_total", &[udp, ("kind", "announce"), ("family", "ipv4")], 8.0),
         ("swarmkeep_requests_total", &[("family", "ipv6")], 0.0),
         ("swarmkeep_requests_total", &[("protocol", "http")], 0.0),
-        ("swarmkeep_refused_requests_total", &[udp, ("reason", "malformed")], 1.0),
+        ("swarmkeep_refused_requests_total", &[udp, ("reason", "malformed"), transmission], 1.0),
         ("swarmkeep_refused_requests_total", &[], 1.0),
-        ("swarmkeep_lenient_announces_total", &[udp, ("field", "left")], 3.0),
+        ("swarmkeep_lenient_announces_total", &[udp, ("field", "left"), transmission], 3.0),
         ("swarmkeep_lenient_announces_total", &[], 3.0),
         ("swarmkeep_peers_joined_total", &[udp], 5.0),
         ("swarmkeep_peers_left_total", &[udp], 1.0),
@@ -181,8 +181,10 @@ fn metrics_count_requests_and_name_no_peer() {
     for name in present.split(' ') {
         assert!(metrics.sum(name, &[]) > 0.0, "{name}");
     }
-    let labels =
-        ["protocol", "kind", "family", "reason", "field", "role", "le", "counted", "version", "store"];
+    let labels = [
+        "protocol", "kind", "family", "reason", "field", "client", "role", "le", "counted", "version",
+        "store",
+    ];
     for (name, has) in metrics.samples.keys() {
         assert!(name.starts_with("swarmkeep_"), "{name}");
         assert!(has.iter().all(|(key, _)| labels.contains(&&**key)), "{name} {has:?}");

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use swarmkeep::Family;
 use swarmkeep_tests::{Tracker, any_port, build, listening};
+use swarmkeep_tracker_protocol::Software;
 
 const INFO_HASH: &str = "f20521877e62b8a298f3cf15576fd3c7b975a027";
 const FILE_LEN: u64 = 2 << 20;
@@ -37,6 +38,12 @@ fn each_client_has_a_fixture_of_each_state_that_it_announces() {
         let mut there = BTreeMap::<_, Vec<_>>::new();
         for one in captured(folder) {
             answers += usize::from(!one.answer.is_empty());
+            if one.kind.starts_with("announce") {
+                let query = one.request.split(|&byte| byte == b'?').nth(1).unwrap_or_default();
+                let [udp, http] = [Software::of_packet(&one.request), Software::of_query(query)];
+                let software = if folder.starts_with("udp") { udp } else { http };
+                assert!(one.client.starts_with(software.name()), "{}: {software:?}", one.what());
+            }
             there.entry(one.client).or_default().push(one.kind);
         }
         let clients = CLIENTS.iter().filter(|(_, _, elsewhere)| !elsewhere.contains(&folder));
