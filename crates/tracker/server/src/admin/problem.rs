@@ -55,12 +55,8 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    pub(super) fn unauthorized() -> Self {
-        Self::new(
-            StatusCode::UNAUTHORIZED,
-            "this takes a token that is known here: Authorization: Bearer SECRET",
-        )
-        .with(WWW_AUTHENTICATE, "Bearer realm=\"swarmkeep\"")
+    pub(super) fn unauthorized(detail: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, detail).with(WWW_AUTHENTICATE, "Bearer realm=\"swarmkeep\"")
     }
 
     pub(super) fn forbidden(scope: Scope) -> Self {

@@ -260,7 +260,7 @@ fn a_lost_connection_is_shown_and_comes_back() {
     browser.run("document.getElementById('leave').click()");
     browser.wait("the form", "return document.getElementById('sign').checkVisibility() && sessionStorage.getItem('token') === null");
     for (secret, says) in [
-        ("a-token-that-is-none", "takes a token that is known here"),
+        ("a-token-that-is-none", "this token is not known here"),
         ("secret-for-writing-only", "scope `read`"),
     ] {
         browser.run(&format!("document.getElementById('token').value = '{secret}'; document.getElementById('sign-form').requestSubmit()"));
@@ -288,6 +288,7 @@ fn snapshots_that_fail_are_shown_until_one_succeeds() {
     let shown = "document.getElementById('unkept').innerText";
     let words = "The latest 2 snapshots failed: No space left on device.";
     browser.wait("that they fail", &format!("return {shown}.startsWith('{words}')"));
+    assert_eq!(browser.text("state"), "Live, with a fault");
     browser.screen(320, 640, true);
     for scheme in ["light", "dark"] {
         browser.prefer(scheme);
@@ -296,6 +297,7 @@ fn snapshots_that_fail_are_shown_until_one_succeeds() {
     disk.heal();
     state.snapshot().expect("room");
     browser.wait("that they do not", "return document.getElementById('unkept').hidden");
+    assert_eq!(browser.text("state"), "Live");
     check_requests_and_messages(&browser, &tracker);
 }
 

@@ -110,7 +110,8 @@ fn access_needs_a_token_that_has_the_scope() {
         let answer = get(tracker.admin, path);
         assert!(refusal(&answer, 401).contains("Authorization: Bearer"), "{path}");
         assert!(answer.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer")), "{path}");
-        refusal(&get_with(tracker.admin, path, "secret-for-everythinG"), 401);
+        let wrong = get_with(tracker.admin, path, "secret-for-everythinG");
+        assert!(refusal(&wrong, 401).contains("this token is not known here: "), "{path}");
     }
     assert_eq!(get(tracker.admin, "/api/v1/openapi.json").status, 200, "without a token");
     let scopes = |secret| get_with(tracker.admin, "/api/v1/token", secret).json()["scopes"].clone();

@@ -34,7 +34,10 @@ pub(super) async fn authorize(
             return authorized.until_sent(next.run(request).await);
         }
         Ok(_) => Problem::forbidden(scope),
-        Err(TokenRefusal::None | TokenRefusal::Wrong) => Problem::unauthorized(),
+        Err(TokenRefusal::None) => Problem::unauthorized("this takes a token: Authorization: Bearer SECRET"),
+        Err(TokenRefusal::Wrong) => Problem::unauthorized(
+            "this token is not known here: take one of --admin-tokens, or else the one that was shown at the start",
+        ),
         Err(TokenRefusal::TooMany) => Problem::too_many_wrong_tokens(),
     };
     admin.pace.turn().await;
