@@ -266,10 +266,16 @@ pub fn measure(config: &Config) -> Result<Report, swarmkeep_load::Error> {
         }
         Progress::Second(second) => {
             bar.set_position(seconds.min(second.second + 1));
+            // The number of a part of a second is no rate.
+            let is_whole = second.second < config.duration.as_secs() && !stop.load(Ordering::Relaxed);
+            if !is_whole && second.succeeded + second.failed + second.wrong == 0 {
+                return;
+            }
+            let number = if is_whole { format!("{:>4} s", second.second + 1) } else { "   end".into() };
             line(&format!(
-                "{:>4} s  {:>7}/s  p50 {:>7.0} µs  p99 {:>7.0} µs  failed {}  wrong {}",
-                second.second + 1,
+                "{number}  {:>7}{}  p50 {:>7.0} µs  p99 {:>7.0} µs  failed {}  wrong {}",
                 second.succeeded,
+                if is_whole { "/s" } else { "  " },
                 second.p50,
                 second.p99,
                 second.failed,

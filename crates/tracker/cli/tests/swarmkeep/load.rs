@@ -117,7 +117,7 @@ fn json_is_one_object_and_progress_goes_to_standard_error() {
     let [v4, v6] = &addresses[..] else { panic!("{addresses:?}") };
     let arguments = format!(
         "--target {v4} --target {v6} --concurrency 4 --window 8 --fill --peers 2000 --torrents 20 --numwant 30 \
-         --mix connect=50,announce=50,scrape=1 --server-pid {} --seed 9 --json --duration 1s --warm-up 50ms",
+         --mix connect=50,announce=50,scrape=1 --server-pid {} --seed 9 --json --duration 1200ms --warm-up 50ms",
         serve.pid()
     );
     let output = load(&arguments.split(' ').collect::<Vec<_>>());
@@ -137,7 +137,9 @@ fn json_is_one_object_and_progress_goes_to_standard_error() {
     assert!(number("/server/cpu_seconds_per_million") > 0.0 && number("/server/rss_bytes_after") > 1e6);
     assert_eq!(number("/fill/announced"), 2000.0);
     assert_eq!(number("/settings/seed"), 9.0);
-    assert!(text(&output.stderr).starts_with("   1 s "), "{}", text(&output.stderr));
+    let progress = text(&output.stderr);
+    assert!(progress.starts_with("   1 s ") && progress.contains("\n   end "), "{progress}");
+    assert_eq!(progress.matches("/s ").count(), 1, "{progress}");
 }
 
 #[test]
