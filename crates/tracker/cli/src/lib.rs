@@ -77,7 +77,7 @@ pub fn main() -> ExitCode {
             clap_complete::generate(shell, &mut command(), "swarmkeep", &mut completions);
             io::stdout().write_all(&completions).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
-        Command::Man { folder } => clap_mangen::generate_to(command(), &folder)
+        Command::Man { folder } => clap_mangen::generate_to(for_pages(command()), &folder)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("{}: {error}", folder.display()).into()),
     };
@@ -95,6 +95,17 @@ fn command() -> clap::Command {
             None => option,
         })
     })
+}
+
+/// The command line for manual pages. By itself, their synopsis names options without their values.
+fn for_pages(command: clap::Command) -> clap::Command {
+    fn with_usage(mut command: clap::Command) -> clap::Command {
+        let usage = command.render_usage().to_string();
+        command.override_usage(usage.trim_start_matches("Usage: ").to_owned()).mut_subcommands(with_usage)
+    }
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    with_usage(command)
 }
 
 /// The error of a wrong value, in words for a person instead of a library's.

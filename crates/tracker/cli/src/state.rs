@@ -16,7 +16,8 @@ use crate::print_json;
 /// Show the state that a tracker has kept in the folder of its --state, and whether it is valid.
 ///
 /// Reads every snapshot and all download counts completely. Without --restore and --forget-below it changes
-/// nothing. The tracker must not be running. Exit code 1 if anything is refused or damaged.
+/// nothing. The tracker must not be running. Exit code 1 if anything is refused or damaged, or nothing is
+/// there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder.
@@ -97,7 +98,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         Err(error) => Database { file, counts: None, damaged: Some(error.to_string()) },
     });
-    let report = StateReport { snapshots, downloads: downloads.collect(), restored: args.restore, forgotten };
+    let downloads: Vec<_> = downloads.collect();
+    if snapshots.is_empty() && downloads.is_empty() {
+        let folder = args.folder.display();
+        return Err(format!(
+            "{folder} has neither snapshots nor download counts: give the folder that --state of a tracker names"
+        )
+        .into());
+    }
+    let report = StateReport { snapshots, downloads, restored: args.restore, forgotten };
     let is_bad = report.snapshots.iter().any(|snapshot| snapshot.refused.is_some())
         || report.downloads.iter().any(|database| database.damaged.is_some());
     if args.json {

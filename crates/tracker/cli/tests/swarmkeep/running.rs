@@ -131,6 +131,8 @@ fn completions_and_manual_pages_have_every_command_and_setting() {
     assert!(run(&["man", path]).status.success());
     let page = std::fs::read_to_string(folder.join("swarmkeep-serve.1")).expect("a page");
     assert!(page.starts_with(".ie") && page.contains("http\\-connections"), "{page}");
+    let synopsis = page.split_once(".SH SYNOPSIS\n").and_then(|(_, page)| page.lines().next());
+    assert_eq!(synopsis, Some(r"\fBswarmkeep serve\fR [OPTIONS]"));
     assert!(folder.join("swarmkeep-state.1").exists());
     assert_eq!(run(&["man", "/nowhere"]).status.code(), Some(1));
 }

@@ -203,6 +203,10 @@ fn damaged_download_counts_are_logged_and_the_tracker_goes_on_until_their_copy_i
 #[test]
 fn a_check_of_a_folder_changes_nothing_in_it_even_after_a_kill() {
     let folder = folder();
+    for more in [&[][..], &["--json"]] {
+        let (code, said) = state(folder.path(), more);
+        assert!(code == Some(1) && said.contains(" has neither snapshots nor download counts"), "{said}");
+    }
     let (mut tracker, _) = Tracker::start(folder.path(), &["--admin=127.0.0.1:0"]);
     let admin = tracker.admin();
     tracker.downloads_twice(1);
@@ -239,7 +243,7 @@ fn state(folder: &Path, more: &[&str]) -> (Option<i32>, String) {
         .args(more)
         .output()
         .expect("it starts");
-    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
 #[test]
