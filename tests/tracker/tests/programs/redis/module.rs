@@ -43,6 +43,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             redis_module_is_upgraded_server_by_server_under_load_and_no_peer_is_lost;
         [REDIS, FUNCTIONS]:
             redis_module_that_some_servers_lack_is_refused_with_the_remedy,
+            redis_module_that_is_missing_at_a_start_ends_the_server_without_a_failure,
     }
 }
 
@@ -123,6 +124,20 @@ fn limited() -> RepositoryConfig {
 
 async fn reach(settings: &RedisConfig) -> Arc<RedisRepository> {
     Arc::new(RedisRepository::connect(settings, &limited()).await.expect("reached"))
+}
+
+/// As docs/operate/module.md says. The server checks the file that it cannot load (`rdbReportError` in rdb.c
+/// of Redis and Valkey), finds it right, and ends as that check does.
+fn redis_module_that_is_missing_at_a_start_ends_the_server_without_a_failure() {
+    let server = server_with_module(&[]);
+    RUNTIME.block_on(async {
+        let store = reach(&settings([server.url()])).await;
+        live(&store, 1, NOW).await
+    });
+    server.command(&["SAVE"]).expect("it answers");
+    let without = Server::start_with(&[("dir", server.folder().to_str().expect("UTF-8"))]);
+    let Err(swarmkeep_servers::Error::Exited { status, log }) = without else { panic!("{without:?}") };
+    assert!(status.ends_with(" 0") && log.contains("RDB looks OK"), "{status}: {log}");
 }
 
 /// In a snapshot, and in a file of commands with and without one.

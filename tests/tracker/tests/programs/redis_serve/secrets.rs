@@ -75,9 +75,21 @@ fn redis_user_of_the_documentation_has_the_rights_of_a_tracker_and_no_more() {
     may_do_what_a_tracker_does(&server, include_str!("../../../../../docs/operate/two-trackers.md"));
 }
 
+/// The page, followed: the files where the package puts them, and the lines for the server's settings. That
+/// Debian's server takes them there is tested with the package.
 fn redis_user_of_the_module_has_the_rights_of_a_tracker_and_no_more() {
-    let server = server_with_module(&[]);
-    may_do_what_a_tracker_does(&server, include_str!("../../../../../docs/operate/module.md"));
+    const PAGE: &str = include_str!("../../../../../docs/operate/module.md");
+    const INCLUDED: &str = include_str!("../../../../../crates/tracker/server/packaging/module.conf");
+    const PACKAGE: &str = include_str!("../../../../../crates/tracker/module/Cargo.toml");
+
+    let line = |of: &'static str, name: &str| of.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+    for path in [line(PAGE, "include "), line(INCLUDED, "loadmodule ")] {
+        let (folder, file) = path[1..].rsplit_once('/').expect("an absolute path");
+        assert!(PACKAGE.contains(&format!("/{file}\", \"{folder}/\"")), "{path}");
+    }
+    // The test has no right to put a file there.
+    let server = server_with_module(&[("user", line(PAGE, "user "))]);
+    may_do_what_a_tracker_does(&server, PAGE);
 }
 
 fn may_do_what_a_tracker_does(server: &Server, document: &str) {
