@@ -92,6 +92,9 @@ pub struct Status {
     /// Seconds since the Unix epoch by the clock of this process, and by the server's clock at the same time,
     /// at the last comparison; `None` without [`RedisConfig::clock`].
     pub clock: Option<(u64, u64)>,
+    /// The number of keys that the servers have evicted since their starts, at the last count of this
+    /// process. Each shard is a key.
+    pub evicted_keys: Option<u64>,
 }
 
 /// Why a repository was not built.

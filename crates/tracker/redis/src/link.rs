@@ -219,6 +219,13 @@ impl Link {
         answers.into_iter().map(|answer| answer.expect("each was answered or given up")).collect()
     }
 
+    /// The number of keys that the servers have evicted since their starts; `None` if one does not say.
+    pub(crate) async fn evicted_keys(&self) -> Option<u64> {
+        let nodes = self.topology.read().nodes.clone();
+        let counts = join_all(nodes.iter().map(|node| node.evicted_keys(GREETING))).await;
+        counts.into_iter().sum::<Result<u64, _>>().ok()
+    }
+
     /// A slot of each server that serves any.
     pub(crate) fn slot_of_each_server(&self) -> Vec<u16> {
         let topology = Arc::clone(&self.topology.read());
@@ -395,25 +402,23 @@ impl Link {
 /// keys with an expiry keeps the shards, which have none. Warns also of a server that takes any amount of
 /// memory.
 async fn warn_of_memory(node: &Node) {
-    match node.memory_limit(GREETING).await {
-        Ok((_, policy)) if policy.starts_with("allkeys-") => warn!(
-            server = %node.address,
-            policy,
-            "the server evicts keys when its memory is full, and silently loses a shard of the store with each key: \
+    let problem = match node.memory_limit(GREETING).await {
+        Ok((_, policy)) if policy.starts_with("allkeys-") => format!(
+            "the server evicts keys ({policy}) when its memory is full, and loses a shard of the store with each: \
              set maxmemory-policy noeviction there"
         ),
-        Ok((0, _)) => warn!(
-            server = %node.address,
-            "the server has no limit of its memory, and clients can make up torrents until it is full: set maxmemory \
-             there, and maxmemory-policy noeviction"
+        Ok((0, _)) => {
+            "the server has no limit of its memory, and clients can make up torrents until it is full: \
+            set maxmemory there, and maxmemory-policy noeviction"
+                .to_owned()
+        }
+        Ok(_) => return,
+        Err(error) => format!(
+            "whether the server evicts keys is not known: set maxmemory-policy noeviction there, and allow the user \
+             +info ({error})"
         ),
-        Ok(_) => {}
-        Err(error) => warn!(
-            server = %node.address,
-            %error,
-            "whether the server evicts keys is not known: set maxmemory-policy noeviction there, and allow the user +info"
-        ),
-    }
+    };
+    warn!(server = %node.address, "{problem}");
 }
 
 /// The steps before calls are sent again.

@@ -1,6 +1,6 @@
 //! One server: the calls to it, and the meaning of its answers.
 
-use std::{fmt, ops, sync::Arc, time::Duration};
+use std::{fmt, ops, str::FromStr, sync::Arc, time::Duration};
 
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
@@ -28,7 +28,7 @@ pub(crate) const GREETING: Duration = Duration::from_millis(1000);
 
 /// The memory of a short reply: numbers, or an error.
 pub(crate) const SHORT_REPLY: usize = 4096;
-/// The memory of a reply to `INFO memory`.
+/// The memory of a reply to `INFO` of a section.
 const INFO_REPLY: usize = 64 << 10;
 /// The memory of a list of the slots, of which each may have another master, with some replicas.
 const SLOTS_REPLY: usize = SLOTS as usize * 1024;
@@ -241,15 +241,21 @@ impl Node {
 
     /// The server's `maxmemory` and `maxmemory-policy`.
     pub(crate) async fn memory_limit(&self, within: Duration) -> Result<(u64, String), String> {
-        let answer = self.answer(&["INFO", "memory"], INFO_REPLY, within).await?;
-        let Value::BulkString(text) = answer.map_err(|error| error.to_string())? else {
-            return Err("INFO is no text".to_owned());
-        };
-        let text = String::from_utf8_lossy(&text);
-        let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
-        let most = field("maxmemory:").and_then(|most| most.parse().ok());
-        let policy = field("maxmemory_policy:").map(str::to_owned);
-        most.zip(policy).ok_or_else(|| "INFO has no maxmemory, or no maxmemory_policy".to_owned())
+        let text = self.info("memory", within).await?;
+        Ok((field(&text, "maxmemory:")?, field(&text, "maxmemory_policy:")?))
+    }
+
+    /// The number of keys that the server has evicted since its start.
+    pub(crate) async fn evicted_keys(&self, within: Duration) -> Result<u64, String> {
+        field(&self.info("stats", within).await?, "evicted_keys:")
+    }
+
+    async fn info(&self, section: &str, within: Duration) -> Result<String, String> {
+        let answer = self.answer(&["INFO", section], INFO_REPLY, within).await?;
+        match answer.map_err(|error| error.to_string())? {
+            Value::BulkString(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+            _ => Err("INFO is no text".to_owned()),
+        }
     }
 
     /// Whether it has the module `swarmkeep`. Asks by a command about `key`, which may be another server's.
@@ -478,6 +484,11 @@ impl Node {
         }
         loaded.is_ok()
     }
+}
+
+fn field<T: FromStr>(info: &str, name: &str) -> Result<T, String> {
+    let value = info.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+    value.ok_or_else(|| format!("INFO has no {name}"))
 }
 
 /// The outcome of an announce, from its answer.

@@ -96,6 +96,8 @@ pub struct SharedStore {
     pub layout_changes: u64,
     /// By how many seconds this tracker's clock is ahead of the store's, if they were compared.
     pub seconds_ahead: Option<i64>,
+    /// The number of parts of the store that its servers have evicted, if they say so.
+    pub evicted: Option<u64>,
 }
 
 /// The state of the way past the system's sockets ([`Config::xdp`](crate::Config::xdp)).

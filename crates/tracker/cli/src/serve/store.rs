@@ -123,6 +123,7 @@ impl BuiltStore {
                     refused: status.layout_refused,
                     layout_changes: status.layout_changes,
                     seconds_ahead: status.clock.map(ahead),
+                    evicted: status.evicted_keys,
                 }
             });
         }

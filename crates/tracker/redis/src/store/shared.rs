@@ -36,8 +36,8 @@ pub(super) struct Shared {
     /// When the last read of the layout began, and its result.
     confirmed: tokio::sync::Mutex<Option<(Instant, Result<(), Unavailable>)>>,
     /// The clock of this process, if the servers' clocks bound the times of its calls.
-    clock: Option<fn() -> Timestamp>,
-    status: Mutex<Status>,
+    pub(super) clock: Option<fn() -> Timestamp>,
+    pub(super) status: Mutex<Status>,
     /// Whether a task is dropping the shards of other layouts.
     dropping: AtomicBool,
 }
@@ -57,10 +57,6 @@ impl Shared {
     /// The parts of calls for the last known layout.
     pub(super) fn calls(&self) -> Arc<Calls> {
         Arc::clone(&self.calls.read())
-    }
-
-    pub(super) fn status(&self) -> Status {
-        self.status.lock().clone()
     }
 
     pub(super) async fn ask(
@@ -241,23 +237,12 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) const fn bounds_times(&self) -> bool {
-        self.clock.is_some()
-    }
-
     /// Compares the clock of this process with a server's clock, and warns if they differ too much.
     pub(super) async fn watch_clock(&self) -> Result<(), Unavailable> {
         if let Some(clocks) = compare_clocks(&self.link, &self.calls(), self.clock).await? {
             self.note_clocks(clocks);
         }
         Ok(())
-    }
-
-    /// Begins to compare the clock of this process, if it has one, with a server's.
-    pub(super) fn comparison(
-        &self,
-    ) -> Option<impl FnOnce(&Value) -> Result<(u64, u64), Unavailable> + use<>> {
-        self.clock.map(comparison)
     }
 
     pub(super) fn note_clocks(&self, (own, server): (u64, u64)) {
@@ -289,7 +274,7 @@ pub(super) async fn compare_clocks(
 /// Returns a function of the server's answer to a `TIME` that is sent next. Its result is the time of `clock`
 /// and that of the server, in seconds. A late answer does not set them apart: of the times between call and
 /// answer, the nearest to the server's counts.
-fn comparison(clock: fn() -> Timestamp) -> impl FnOnce(&Value) -> Result<(u64, u64), Unavailable> {
+pub(super) fn comparison(clock: fn() -> Timestamp) -> impl FnOnce(&Value) -> Result<(u64, u64), Unavailable> {
     let sent = clock().as_secs();
     move |answer| {
         let server = reply::time(answer)?;

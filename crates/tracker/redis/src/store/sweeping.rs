@@ -86,7 +86,7 @@ impl RedisRepository {
     /// Whether the shard has an abandoned layout, or a time in the future.
     fn is_to_be_mended(&self, shard: &Shard, now: u32) -> bool {
         let is_ahead = u64::from(shard.newest) > u64::from(now) + APART;
-        self.shared.is_of_another_layout(shard) || self.shared.bounds_times() && is_ahead
+        self.shared.is_of_another_layout(shard) || self.shared.clock.is_some() && is_ahead
     }
 
     pub(super) async fn sweep_on(

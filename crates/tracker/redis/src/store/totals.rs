@@ -42,6 +42,8 @@ impl Shared {
         let shards: Vec<_> = (0..self.calls().layout.shards).collect();
         let (mut totals, mut newest) = (Totals::default(), 0);
         let states = self.shards(&shards).await?;
+        let evicted = self.link.evicted_keys().await;
+        self.status.lock().evicted_keys = evicted;
         for shard in states.into_iter().flatten().filter(|shard| !self.is_of_another_layout(shard)) {
             newest = newest.max(shard.newest);
             totals.swarms = totals.swarms.saturating_add(shard.totals.swarms);
@@ -63,7 +65,7 @@ impl Shared {
             calls.time(),
         ];
         let _place = self.link.let_in(asked.len()).map_err(Unavailable::new)?;
-        let compare = self.comparison();
+        let compare = self.clock.map(super::shared::comparison);
         let mut answers = self.link.call_all(&asked).await.into_iter();
         let mut next = || answers.next().expect("an answer for each call");
         let (kept, ours, time) = (next()?, next(), next()?);

@@ -223,6 +223,10 @@ fn of_shared_store(out: &mut Exposition, store: &SharedStore) {
     .sample(&[], u8::from(store.refused.is_some()));
     out.counter("store_layout_changes", "How often the store was emptied and begun anew by another tracker.")
         .sample(&[], store.layout_changes);
+    if let Some(evicted) = store.evicted {
+        out.counter("store_evicted_shards", "Shards that servers have evicted, and other keys in them.")
+            .sample(&[], evicted);
+    }
     if let Some(ahead) = store.seconds_ahead {
         out.gauge(
             "store_clock_ahead_seconds",

@@ -82,7 +82,8 @@ fn redis_user_of_the_module_has_the_rights_of_a_tracker_and_no_more() {
     const INCLUDED: &str = include_str!("../../../../../crates/tracker/server/packaging/module.conf");
     const PACKAGE: &str = include_str!("../../../../../crates/tracker/module/Cargo.toml");
 
-    let line = |of: &'static str, name: &str| of.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+    let line =
+        |of: &'static str, name: &str| of.lines().find_map(|line| line.strip_prefix(name)).expect(name);
     for path in [line(PAGE, "include "), line(INCLUDED, "loadmodule ")] {
         let (folder, file) = path[1..].rsplit_once('/').expect("an absolute path");
         assert!(PACKAGE.contains(&format!("/{file}\", \"{folder}/\"")), "{path}");
@@ -252,4 +253,12 @@ fn redis_that_evicts_or_takes_all_memory_is_warned_of_at_the_start() {
             None => assert!(!log.contains("maxmemory"), "{policy}: {log}"),
         }
     }
+
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).expect("it answers");
+    let tracker = setup.tracker(&[server.url()], &[]);
+    let evicted = || tracker.metric("swarmkeep_store_evicted_shards_total");
+    until("they are counted", || evicted() == Some(0.0));
+    assert!(tracker.announce(HASH, 1, 9, Started).is_ok());
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).expect("it answers");
+    until("a shard is lost, and counted", || evicted().is_some_and(|evicted| evicted >= 1.0));
 }

@@ -255,7 +255,7 @@ fn grafana_and_the_alerts_ask_only_for_metrics_that_exist() {
             && dashboard["uid"].is_string()
     );
     let tracker = Tracker::keeping(&state(&Simulated::new(1)));
-    let shared = || SharedStore { seconds_ahead: Some(0), ..SharedStore::default() };
+    let shared = || SharedStore { seconds_ahead: Some(0), evicted: Some(0), ..SharedStore::default() };
     tracker.metrics.watch_shared_store(shared);
     let secured = with(config(), |config| config.tls = Some(CertificateAuthority::new().tls()));
     let secured = scrape(&Tracker::with(&secured, packed()));
