@@ -38,6 +38,7 @@ const CONNECTIONS: usize = 2;
 pub(crate) enum Design {
     Published,
     Naive,
+    NaiveRandom,
     One,
     Batch,
     ModuleOne,
@@ -49,8 +50,15 @@ impl Design {
         matches!(self, Self::Batch | Self::ModuleBatch)
     }
 
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Published, Self::Naive, Self::One, Self::Batch, Self::ModuleOne, Self::ModuleBatch];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Published,
+        Self::Naive,
+        Self::NaiveRandom,
+        Self::One,
+        Self::Batch,
+        Self::ModuleOne,
+        Self::ModuleBatch,
+    ];
 
     /// One for each store.
     pub(crate) const STORES: [Self; 3] = [Self::Naive, Self::One, Self::ModuleOne];
@@ -61,6 +69,7 @@ impl fmt::Display for Design {
         f.pad(match self {
             Self::Published => "naive, as published",
             Self::Naive => "naive",
+            Self::NaiveRandom => "naive, `HRANDFIELD`",
             Self::One => "functions, `announce`",
             Self::Batch => "functions, `announce_batch`",
             Self::ModuleOne => "module, `announce`",
@@ -113,7 +122,7 @@ impl Stores {
                 let filling = async move {
                     let fill = workload.fill_part(part, BATCHES);
                     match way {
-                        Design::Published | Design::Naive => {
+                        Design::Published | Design::Naive | Design::NaiveRandom => {
                             stores.naive.fill(part as usize, fill, clock()).await
                         }
                         _ => fill_ours(stores.of(way), fill).await,
@@ -131,7 +140,7 @@ impl Stores {
 
     async fn peers(&self, way: Design) -> Result<u64> {
         match way {
-            Design::Published | Design::Naive => self.naive.peers().await,
+            Design::Published | Design::Naive | Design::NaiveRandom => self.naive.peers().await,
             _ => {
                 let totals = self.of(way).totals().await?;
                 Ok(totals.v4.peers() + totals.v6.peers())
@@ -173,7 +182,8 @@ impl Stores {
         let (via, now) = (task as usize, clock());
         match way {
             Design::Published => self.naive.as_published(via, announce, now, peers).await,
-            Design::Naive => self.naive.announce(via, announce, now, peers).await,
+            Design::Naive => self.naive.announce(via, false, announce, now, peers).await,
+            Design::NaiveRandom => self.naive.announce(via, true, announce, now, peers).await,
             _ => Ok(self.of(way).announce(announce, now, rng, peers).await?.stats),
         }
     }

@@ -19,7 +19,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<String> {
     let mut rows = Vec::new();
     for &(swarms, size) in populations {
         // All but the published one.
-        let ways = &Design::ALL[if size > LARGEST_NAIVE { 2 } else { 1 }..];
+        let ways = &Design::ALL[if size > LARGEST_NAIVE { 3 } else { 1 }..];
         rows.extend(compare(bench, ways, swarms, size)?);
     }
     let table = table(

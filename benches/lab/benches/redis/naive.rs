@@ -15,7 +15,10 @@
 //! - Without `MULTI` and `EXEC`, with which the original keeps the two changes together.
 //! - Numbers beside are changed together with the second read.
 //!
-//! In both, keys have the info hash in 20 bytes rather than 40 digits, times are seconds rather than
+//! With `random`, it takes `HRANDFIELD` in place of `HKEYS`, so that a hash is not read whole: the cheapest
+//! that plain commands can do, which no tracker is known to have.
+//!
+//! In all, keys have the info hash in 20 bytes rather than 40 digits, times are seconds rather than
 //! nanoseconds, peers are decoded until there are enough, calls of all callers share connections and their
 //! packets, and nothing is ever swept.
 
@@ -49,14 +52,21 @@ impl Naive {
         Ok(Self { connections: try_join_all(connecting).await? })
     }
 
-    /// An announce through the connection `via`. No store of this design counts downloads.
+    /// An announce through the connection `via`, which reads a hash whole, or `random` fields of it. No store
+    /// of this design counts downloads.
     pub(crate) async fn announce(
         &self,
         via: usize,
+        random: bool,
         announce: &Announce,
         now: Timestamp,
         peers: &mut PeerBuffer<'_>,
     ) -> Result<SwarmStats> {
+        // The announcer may be among them.
+        let read = |pipeline: &mut Pipeline, key: &[u8]| match random {
+            true => _ = pipeline.cmd("HRANDFIELD").arg(key).arg(announce.want + 1),
+            false => _ = pipeline.cmd("HKEYS").arg(key),
+        };
         peers.clear();
         let swarm = Swarm::of(announce);
         let (member, seeder) = (member(announce), announce.left == 0);
@@ -79,7 +89,7 @@ impl Naive {
             [Some(&swarm.seeders), Some(&swarm.leechers)]
         };
         if let (true, Some(first)) = (selects, first) {
-            pipeline.cmd("HKEYS").arg(first);
+            read(&mut pipeline, first);
         }
 
         let mut answers = self.ask(via, &pipeline).await?.into_iter();
@@ -106,7 +116,7 @@ impl Naive {
         }
         let second = second.filter(|_| selects && peers.len() < announce.want);
         if let Some(second) = second {
-            pipeline.cmd("HKEYS").arg(second);
+            read(&mut pipeline, second);
         }
         if !pipeline.is_empty() {
             let answer = self.ask(via, &pipeline).await?.pop();
