@@ -14,10 +14,11 @@ use std::{
     },
     task::{Context, Poll, ready},
     thread,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
+use swarmkeep::Timestamp;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -59,34 +60,32 @@ pub struct Certificate {
     /// Its DNS names and addresses, separated by commas.
     pub names: String,
     /// When it ends, or the first of its issuers in the file.
-    pub expires: Option<SystemTime>,
+    pub expires: Option<Timestamp>,
 }
 
 impl Certificate {
     /// The verifier of rustls names dates and names in its errors: for each, it is asked the impossible.
     fn of(chain: &[CertificateDer<'_>]) -> Self {
-        let refusal = |verified: Result<(), rustls::Error>| match verified {
-            Err(rustls::Error::InvalidCertificate(refusal)) => Some(refusal),
-            _ => None,
-        };
-        let parsed = || chain.iter().filter_map(|der| ParsedCertificate::try_from(der).ok());
+        use CertificateError::{ExpiredContext, NotValidForNameContext};
+        use rustls::Error::InvalidCertificate;
+
         let (roots, at) = (RootCertStore::empty(), UnixTime::since_unix_epoch(Duration::MAX));
-        let expires = parsed().filter_map(|certificate| {
-            match refusal(verify_server_cert_signed_by_trust_anchor(&certificate, &roots, &[], at, &[]))? {
-                CertificateError::ExpiredContext { not_after, .. } => {
-                    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(not_after.as_secs()))
-                }
+        let parsed = || chain.iter().filter_map(|der| ParsedCertificate::try_from(der).ok());
+        let expires = parsed().filter_map(|of| {
+            match verify_server_cert_signed_by_trust_anchor(&of, &roots, &[], at, &[]) {
+                Err(InvalidCertificate(ExpiredContext { not_after, .. })) => Some(not_after.as_secs()),
                 _ => None,
             }
         });
         let nowhere = Ipv4Addr::UNSPECIFIED.into();
-        let names = match parsed().next().and_then(|own| refusal(verify_server_name(&own, &nowhere))) {
-            Some(CertificateError::NotValidForNameContext { presented, .. }) => presented,
+        let names = match parsed().next().map(|own| verify_server_name(&own, &nowhere)) {
+            Some(Err(InvalidCertificate(NotValidForNameContext { presented, .. }))) => presented,
             _ => Vec::new(),
         };
         // `DnsName("tracker.example")` and `IpAddress(192.0.2.1)`.
         let bare = |name: &String| name.split(['(', ')']).nth(1).unwrap_or(name).trim_matches('"').to_owned();
-        Self { names: names.iter().map(bare).collect::<Vec<_>>().join(", "), expires: expires.min() }
+        let names = names.iter().map(bare).collect::<Vec<_>>().join(", ");
+        Self { names, expires: expires.min().map(Timestamp::from_secs) }
     }
 }
 
@@ -268,7 +267,7 @@ impl Stream {
     }
 
     /// The stream after the handshake.
-    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<OpenStream<'_>>> {
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut dyn OpenStream>> {
         if let Self::Handshake(accept) = self {
             *self = match ready!(accept.as_mut().poll(cx)) {
                 Ok(stream) => Self::Tls(Box::new(stream)),
@@ -279,17 +278,16 @@ impl Stream {
             };
         }
         Poll::Ready(match self {
-            Self::Plain(stream) => Ok(OpenStream::Plain(Pin::new(stream))),
-            Self::Tls(stream) => Ok(OpenStream::Tls(Pin::new(&mut **stream))),
+            Self::Plain(stream) => Ok(stream),
+            Self::Tls(stream) => Ok(&mut **stream),
             Self::Handshake(_) | Self::Failed => Err(io::ErrorKind::NotConnected.into()),
         })
     }
 }
 
-enum OpenStream<'a> {
-    Plain(Pin<&'a mut TcpStream>),
-    Tls(Pin<&'a mut TlsStream<TcpStream>>),
-}
+trait OpenStream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> OpenStream for S {}
 
 impl AsyncRead for Stream {
     fn poll_read(
@@ -297,19 +295,13 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match ready!(self.poll_open(cx))? {
-            OpenStream::Plain(stream) => stream.poll_read(cx, buf),
-            OpenStream::Tls(stream) => stream.poll_read(cx, buf),
-        }
+        Pin::new(ready!(self.poll_open(cx))?).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match ready!(self.poll_open(cx))? {
-            OpenStream::Plain(stream) => stream.poll_write(cx, buf),
-            OpenStream::Tls(stream) => stream.poll_write(cx, buf),
-        }
+        Pin::new(ready!(self.poll_open(cx))?).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -317,10 +309,7 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match ready!(self.poll_open(cx))? {
-            OpenStream::Plain(stream) => stream.poll_write_vectored(cx, bufs),
-            OpenStream::Tls(stream) => stream.poll_write_vectored(cx, bufs),
-        }
+        Pin::new(ready!(self.poll_open(cx))?).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -5,10 +5,10 @@ use std::{
     io::{Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, Shutdown},
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
-use swarmkeep::{HashKey, catalog::Repository};
+use swarmkeep::{HashKey, Timestamp, catalog::Repository};
 use swarmkeep_store_tests::{until, with};
 use swarmkeep_tests::{
     Tracker, any_port, build,
@@ -157,7 +157,7 @@ fn another_certificate_is_for_new_connections_and_a_broken_one_for_none() {
         tls.reload(&certificate, &key).unwrap_err();
         shows(&old);
     }
-    let at = |secs| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
+    let at = |secs| Some(Timestamp::from_secs(secs));
     let own = CertificateAuthority::self_signed().tls().certificate();
     // The default of rcgen.
     assert_eq!((&*own.names, own.expires), ("127.0.0.1, 0::1, localhost", at(67_090_118_400)));

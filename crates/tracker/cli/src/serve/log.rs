@@ -28,6 +28,7 @@ impl Log {
     /// Logs the certificate in use, and its end.
     pub(super) fn certificate(tls: &Tls) {
         let Certificate { names, expires, .. } = tls.certificate();
+        let expires = expires.map(|at| std::time::UNIX_EPOCH + std::time::Duration::from_secs(at.as_secs()));
         let expires = expires.map(|time| humantime::format_rfc3339_seconds(time).to_string());
         info!(names, expires, "the certificate for HTTPS");
     }

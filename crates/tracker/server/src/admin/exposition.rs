@@ -43,7 +43,7 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
                 "certificate_expiration_timestamp_seconds",
                 "When the certificate or an issuer in its file ends.",
             )
-            .sample(&[], since_epoch(expires));
+            .sample(&[], expires.as_secs());
         }
         let HandshakeCounts { completed, failed, refused, .. } = tls.handshakes();
         let mut family =
@@ -54,7 +54,7 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     }
     of_store(&mut out, sample);
     if let Some(most) = admin.identity.store_limit {
-        out.gauge("store_limit_bytes", "The most memory that swarms and peers may take.").sample(&[], most);
+        out.value("store_limit_bytes", "The most memory that swarms and peers may take.", most);
     }
     if let Some(store) = admin.control.metrics.shared_store() {
         let [name, node] = [&admin.identity.store_name, &admin.identity.node];
@@ -89,15 +89,13 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
         "By how much the machine's clock is ahead of the time that peers age by: it was set since the start.",
     )
     .sample(&[], admin.control.metrics.clock_ahead());
-    out.counter("admin_wrong_tokens", "Requests with a wrong token.").sample(&[], admin.tokens.wrong());
+    out.count("admin_wrong_tokens", "Requests with a wrong token.", admin.tokens.wrong());
 
-    out.gauge("process_resident_memory_bytes", "Memory of the process, including the store.")
-        .sample(&[], sample.process.resident_bytes);
-    out.counter("process_cpu_seconds", "Time of the process on all cores.")
-        .sample(&[], sample.process.cpu.as_secs_f64());
-    out.gauge("process_open_fds", "Files and sockets that are open.").sample(&[], sample.process.open_files);
-    out.gauge("process_start_time_seconds", "When the tracker started, since the Unix epoch.")
-        .sample(&[], since_epoch(admin.identity.started));
+    out.value("process_resident_memory_bytes", "Memory of the process.", sample.process.resident_bytes);
+    out.count("process_cpu_seconds", "Time of the process on all cores.", sample.process.cpu.as_secs_f64());
+    out.value("process_open_fds", "Files and sockets that are open.", sample.process.open_files);
+    let started = admin.identity.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    out.value("process_start_time_seconds", "When the tracker started, since 1970.", started.as_secs_f64());
     let labels = [
         ("version", env!("CARGO_PKG_VERSION")),
         ("store", admin.identity.store_name.as_deref().unwrap_or("")),
@@ -106,16 +104,11 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     out.finish()
 }
 
-fn since_epoch(time: SystemTime) -> f64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
-}
-
 fn of_xdp(out: &mut Exposition, status: &XdpStatus) {
     let &XdpStatus { mode, addresses, connects: [v4, v6], ring_full, no_place } = status;
     out.gauge("xdp_info", "The way that datagrams of the interface come; the value is always 1.")
         .sample(&[("mode", mode.unwrap_or("sockets"))], 1);
-    out.gauge("xdp_addresses", "Addresses, each with a port, with datagrams that bypass the sockets.")
-        .sample(&[], addresses);
+    out.value("xdp_addresses", "Addresses with a port whose datagrams bypass the sockets.", addresses);
     let mut family = out.counter(
         "xdp_connects",
         "Connects that the program at the interface has answered; the requests contain them.",
@@ -203,10 +196,8 @@ fn of_store(out: &mut Exposition, sample: &Sample) {
             family.sample(&[("family", name), ("role", "seeder")], seeders);
             family.sample(&[("family", name), ("role", "leecher")], leechers);
         }
-        out.counter("evicted_torrents", "Torrents that limits of the store have cost.")
-            .sample(&[], totals.evicted.swarms);
-        out.counter("evicted_peers", "Peers that limits of the store have cost.")
-            .sample(&[], totals.evicted.peers);
+        out.count("evicted_torrents", "Torrents that limits of the store have cost.", totals.evicted.swarms);
+        out.count("evicted_peers", "Peers that limits of the store have cost.", totals.evicted.peers);
     }
     if let Some(memory) = sample.memory {
         let counted = if memory.exact { "exact" } else { "estimated" };
@@ -224,8 +215,7 @@ fn of_shared_store(out: &mut Exposition, store: &SharedStore) {
     out.counter("store_layout_changes", "How often the store was emptied and begun anew by another tracker.")
         .sample(&[], store.layout_changes);
     if let Some(evicted) = store.evicted {
-        out.counter("store_evicted_shards", "Shards that servers have evicted, and other keys in them.")
-            .sample(&[], evicted);
+        out.count("store_evicted_shards", "Shards that servers have evicted, and other keys.", evicted);
     }
     if let Some(ahead) = store.seconds_ahead {
         out.gauge(
@@ -238,53 +228,41 @@ fn of_shared_store(out: &mut Exposition, store: &SharedStore) {
 
 fn of_sweeps(out: &mut Exposition, counts: &Counts) {
     let sweeps = &counts.sweeps;
-    out.counter("sweep_passes", "Passes through the whole store to forget.").sample(&[], sweeps.passes);
-    out.counter("expired_peers", "Peers that had not announced for longer than a lifetime.")
-        .sample(&[], sweeps.expired);
-    out.counter("emptied_torrents", "Torrents that sweeps have removed because no peer was left.")
-        .sample(&[], sweeps.swarms_removed);
+    out.count("sweep_passes", "Passes through the whole store to forget.", sweeps.passes);
+    out.count("expired_peers", "Peers that had not announced for longer than a lifetime.", sweeps.expired);
+    out.count("emptied_torrents", "Torrents that sweeps removed with the last peer.", sweeps.swarms_removed);
     out.histogram("sweep_step_duration_seconds", "Time that one step of a sweep took.")
         .times(&[], &sweeps.steps);
 }
 
 fn of_state(out: &mut Exposition, state: &StateStatus) {
     let snapshots = &state.snapshots;
-    out.counter("snapshots", "Snapshots that were taken.").sample(&[], snapshots.taken);
-    out.counter("failed_snapshots", "Snapshots that could not be taken.").sample(&[], snapshots.failed);
-    out.gauge("snapshot_refused", "Whether the latest snapshot could not be taken.")
-        .sample(&[], u8::from(snapshots.failed_in_a_row > 0));
+    out.count("snapshots", "Snapshots that were taken.", snapshots.taken);
+    out.count("failed_snapshots", "Snapshots that could not be taken.", snapshots.failed);
+    out.value("snapshot_refused", "Whether the latest one failed.", u8::from(snapshots.failed_in_a_row > 0));
     if let Some(every) = snapshots.every {
-        out.gauge("snapshot_interval_seconds", "The time between two snapshots.")
-            .sample(&[], every.as_secs_f64());
+        out.value("snapshot_interval_seconds", "The time between two snapshots.", every.as_secs_f64());
     }
     if let Some((summary, took)) = snapshots.latest {
         out.gauge("snapshot_timestamp_seconds", "When the latest snapshot was begun, since the Unix epoch.")
             .sample(&[], summary.taken.as_secs());
-        out.gauge("snapshot_duration_seconds", "How long the latest snapshot took.")
-            .sample(&[], took.as_secs_f64());
-        out.gauge("snapshot_bytes", "How large the latest snapshot is.").sample(&[], summary.bytes);
+        out.value("snapshot_duration_seconds", "How long the latest snapshot took.", took.as_secs_f64());
+        out.value("snapshot_bytes", "How large the latest snapshot is.", summary.bytes);
     }
     let Some(counts) = state.counts else { return };
-    out.gauge("unsaved_downloads", "Torrents with downloads that are not on the disk yet.")
-        .sample(&[], counts.unsaved);
+    out.value("unsaved_downloads", "Torrents with downloads that are not on the disk yet.", counts.unsaved);
     out.gauge("downloads_refused", "Whether the disk has refused download counts the last time.")
         .sample(&[], u8::from(counts.is_refused));
-    out.counter("downloads_refusals", "How often the disk has refused download counts.")
-        .sample(&[], counts.refusals);
-    out.counter("downloads_commits", "How often download counts were made durable.")
-        .sample(&[], counts.commits);
-    out.counter("downloads_lookups", "Lookups of the stored download count of a torrent.")
-        .sample(&[], counts.looked_up);
+    out.count("downloads_refusals", "How often the disk has refused download counts.", counts.refusals);
+    out.count("downloads_commits", "How often download counts were made durable.", counts.commits);
+    out.count("downloads_lookups", "Lookups of the stored download count of a torrent.", counts.looked_up);
     out.gauge("downloads_unreadable", "Whether the stored download counts of some torrents cannot be read.")
         .sample(&[], u8::from(counts.is_unreadable));
     out.gauge("downloads_damaged", "Whether the database of download counts is damaged, and not used.")
         .sample(&[], u8::from(counts.is_damaged));
-    out.counter("downloads_left_out", "Torrents not kept because as many are known as may be.")
-        .sample(&[], counts.left_out);
-    out.gauge("downloads_database_entries", "Torrents with a stored download count.")
-        .sample(&[], counts.entries);
-    out.gauge("downloads_database_bytes", "How large the database of download counts is.")
-        .sample(&[], counts.bytes);
+    out.count("downloads_left_out", "Torrents not kept since as many are known as may be.", counts.left_out);
+    out.value("downloads_database_entries", "Torrents with a stored download count.", counts.entries);
+    out.value("downloads_database_bytes", "How large the database of download counts is.", counts.bytes);
 }
 
 /// The text so far.
@@ -312,6 +290,14 @@ impl Exposition {
     fn gauge(&mut self, name: &'static str, help: &str) -> Samples<'_> {
         self.head(name, "", "gauge", help);
         Samples { text: &mut self.text, name, suffix: "" }
+    }
+
+    fn count(&mut self, name: &'static str, help: &str, count: impl Display) {
+        self.counter(name, help).sample(&[], count);
+    }
+
+    fn value(&mut self, name: &'static str, help: &str, value: impl Display) {
+        self.gauge(name, help).sample(&[], value);
     }
 
     fn histogram(&mut self, name: &'static str, help: &str) -> Samples<'_> {

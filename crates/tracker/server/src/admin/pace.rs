@@ -50,10 +50,6 @@ mod tests {
         for _ in 0..500 {
             pace.turn().await;
         }
-        assert_eq!(
-            began.elapsed().as_millis(),
-            1995,
-            "a hundred at once, and five milliseconds for each other"
-        );
+        assert_eq!(began.elapsed().as_millis(), 1995, "a hundred at once, and 5 ms for each other");
     }
 }

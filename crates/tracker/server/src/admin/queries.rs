@@ -30,8 +30,7 @@ impl StoreQueries {
 
     /// See [`TorrentRepository::walk`](swarmkeep::TorrentRepository::walk).
     pub(super) async fn walk(&self, from: Cursor, limit: usize) -> Listing<SwarmSummary> {
-        let store = self.store.clone();
-        self.ask(async move {
+        self.ask(|store| async move {
             let mut out = Vec::new();
             let next = store.walk(from, limit, &mut out).await?;
             Ok((out, next))
@@ -45,8 +44,7 @@ impl StoreQueries {
         after: Option<InfoHash>,
         limit: usize,
     ) -> Result<Vec<SwarmSummary>, NoAnswer> {
-        let store = self.store.clone();
-        self.ask(async move {
+        self.ask(|store| async move {
             let mut out = Vec::new();
             store.page(after.as_ref(), limit, &mut out).await?;
             Ok(out)
@@ -56,8 +54,7 @@ impl StoreQueries {
 
     /// See [`TorrentRepository::peers`](swarmkeep::TorrentRepository::peers).
     pub(super) async fn peers(&self, info_hash: InfoHash, from: Cursor, limit: usize) -> Listing<PeerRecord> {
-        let store = self.store.clone();
-        self.ask(async move {
+        self.ask(|store| async move {
             let mut out = Vec::new();
             let next = store.peers(&info_hash, from, limit, &mut out).await?;
             Ok((out, next))
@@ -67,8 +64,7 @@ impl StoreQueries {
 
     /// See [`TorrentRepository::remove`](swarmkeep::TorrentRepository::remove).
     pub(super) async fn remove(&self, info_hash: InfoHash) -> Result<Option<SwarmStats>, NoAnswer> {
-        let store = self.store.clone();
-        self.ask(async move { store.remove(&info_hash).await }).await
+        self.ask(|store| async move { store.remove(&info_hash).await }).await
     }
 
     /// See [`TorrentRepository::scrape`](swarmkeep::TorrentRepository::scrape).
@@ -83,10 +79,11 @@ impl StoreQueries {
 
     /// Waits for a call that may take long. A synchronous store works on a thread for blocking calls, when a
     /// permit is free; a call that has begun ends even if its client is gone.
-    async fn ask<T: Send + 'static>(
+    async fn ask<T: Send + 'static, F: Future<Output = Result<T, Unavailable>> + Send + 'static>(
         &self,
-        question: impl Future<Output = Result<T, Unavailable>> + Send + 'static,
+        question: impl FnOnce(Repository) -> F,
     ) -> Result<T, NoAnswer> {
+        let question = question(self.store.clone());
         if let Repository::Async(_) = self.store {
             return answered(Box::pin(question)).await;
         }

@@ -458,27 +458,12 @@ mod tests {
         let (_, peers) =
             tracker.announce(source, AnnounceRequest { event: AnnounceEvent::Stopped, ..request(id) });
         assert_eq!(peers, [], "a client that leaves needs no peers");
-    }
-
-    #[test]
-    fn an_answer_over_ipv6_takes_1200_bytes_at_most() {
-        let mut tracker = HandlerTest::named("packed");
+        // An answer over IPv6 takes 1,200 bytes at most.
         tracker.fill(100, |n| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n]));
         let source = at("[2001:db8:1::1]:9");
         let id = tracker.connect(source);
         let (_, peers) = tracker.announce(source, AnnounceRequest { want: Some(200), ..request(id) });
         assert_eq!(peers.len(), 65);
-    }
-
-    #[test]
-    fn a_connected_client_gets_an_error_for_an_invalid_request() {
-        let mut tracker = HandlerTest::named("packed");
-        let source = at("192.0.2.1:9");
-        let id = tracker.connect(source);
-        let no_port = AnnounceRequest { port: 0, ..request(id) }.to_vec();
-        assert_eq!(tracker.refusal(&no_port, source), "port 0 is not an endpoint that a peer can connect to");
-        let (header, _) = tracker.announce(source, request(id));
-        assert_eq!(header.leechers, 1, "none of them was counted");
     }
 
     #[test]
@@ -563,11 +548,9 @@ mod tests {
         tracker.batch.push(&request(id).to_vec(), source);
         assert!(tracker.handler.admit(&mut tracker.batch, Reach::Public, NOW));
         tracker.handler.turn_all_away(&mut tracker.batch.exchanges(), &mut tracker.rng);
-        let (answer, _) = tracker.batch.answers().next().expect("an answer");
-        let Ok(Response::Announce(answer)) = Response::parse(answer, Family::V4) else {
-            panic!("{answer:?}")
-        };
-        assert_eq!(answer.header.interval, 45);
+        // The interval of 45 s, no leechers, no seeders, and no peers.
+        let empty = |(answer, _): (&[u8], _)| answer[8..] == [0, 0, 0, 45, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(tracker.batch.answers().filter(|&answer| empty(answer)).count(), 1);
         assert_eq!(tracker.refused(Reason::Overloaded), 1);
     }
 
