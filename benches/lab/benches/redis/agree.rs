@@ -17,7 +17,7 @@ const PEERS: u32 = 70;
 
 pub(crate) fn check(bench: &Bench) -> Result<()> {
     let announces = announces();
-    for way in [Design::Published, Design::Naive, Design::NaiveRandom, Design::One, Design::ModuleOne] {
+    for way in [Design::Published, Design::Naive, Design::Random, Design::One, Design::ModuleOne] {
         let stores = Stores::start(&bench.runtime, Some(4))?;
         let mut swarms = vec![Members::default(); SWARMS as usize];
         for (swarm, announce) in &announces {
@@ -36,7 +36,7 @@ pub(crate) fn check(bench: &Bench) -> Result<()> {
                 .into());
             }
         }
-        if matches!(way, Design::Published | Design::Naive | Design::NaiveRandom) {
+        if matches!(way, Design::Published | Design::Naive | Design::Random) {
             let all = |of: fn(&Members) -> usize| swarms.iter().map(of).sum::<usize>();
             let hashes = all(|members| usize::from(members.had_seeder) + usize::from(members.had_leecher));
             for (count, expected) in [

@@ -38,7 +38,7 @@ const CONNECTIONS: usize = 2;
 pub(crate) enum Design {
     Published,
     Naive,
-    NaiveRandom,
+    Random,
     One,
     Batch,
     ModuleOne,
@@ -53,7 +53,7 @@ impl Design {
     pub(crate) const ALL: [Self; 7] = [
         Self::Published,
         Self::Naive,
-        Self::NaiveRandom,
+        Self::Random,
         Self::One,
         Self::Batch,
         Self::ModuleOne,
@@ -69,7 +69,7 @@ impl fmt::Display for Design {
         f.pad(match self {
             Self::Published => "naive, as published",
             Self::Naive => "naive",
-            Self::NaiveRandom => "naive, `HRANDFIELD`",
+            Self::Random => "naive, `HRANDFIELD`",
             Self::One => "functions, `announce`",
             Self::Batch => "functions, `announce_batch`",
             Self::ModuleOne => "module, `announce`",
@@ -122,7 +122,7 @@ impl Stores {
                 let filling = async move {
                     let fill = workload.fill_part(part, BATCHES);
                     match way {
-                        Design::Published | Design::Naive | Design::NaiveRandom => {
+                        Design::Published | Design::Naive | Design::Random => {
                             stores.naive.fill(part as usize, fill, clock()).await
                         }
                         _ => fill_ours(stores.of(way), fill).await,
@@ -140,7 +140,7 @@ impl Stores {
 
     async fn peers(&self, way: Design) -> Result<u64> {
         match way {
-            Design::Published | Design::Naive | Design::NaiveRandom => self.naive.peers().await,
+            Design::Published | Design::Naive | Design::Random => self.naive.peers().await,
             _ => {
                 let totals = self.of(way).totals().await?;
                 Ok(totals.v4.peers() + totals.v6.peers())
@@ -183,7 +183,7 @@ impl Stores {
         match way {
             Design::Published => self.naive.as_published(via, announce, now, peers).await,
             Design::Naive => self.naive.announce(via, false, announce, now, peers).await,
-            Design::NaiveRandom => self.naive.announce(via, true, announce, now, peers).await,
+            Design::Random => self.naive.announce(via, true, announce, now, peers).await,
             _ => Ok(self.of(way).announce(announce, now, rng, peers).await?.stats),
         }
     }

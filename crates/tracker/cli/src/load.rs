@@ -119,10 +119,6 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "zipf")]
     shape: Shape,
 
-    /// Number of torrents per worker that no other worker uses, instead of --torrents.
-    #[arg(long, value_name = "N", conflicts_with_all = ["torrents", "shape"])]
-    hashes_per_worker: Option<NonZeroU64>,
-
     /// Number of peers [default: 100000, or the number of torrents if that is larger].
     #[arg(long, value_name = "N")]
     peers: Option<u64>,
@@ -314,10 +310,9 @@ impl Args {
         config.rate = self.rate;
         config.timeout = self.timeout;
         config.connection_lifetime = self.connection_lifetime;
-        config.swarms = match (self.hashes_per_worker, self.shape) {
-            (Some(each), _) => Swarms::Private(each.get()),
-            (None, Shape::Zipf) => Swarms::Zipf(self.torrents.get()),
-            (None, Shape::Uniform) => Swarms::Uniform(self.torrents.get()),
+        config.swarms = match self.shape {
+            Shape::Zipf => Swarms::Zipf(self.torrents.get()),
+            Shape::Uniform => Swarms::Uniform(self.torrents.get()),
         };
         config.peers = self.peers.unwrap_or(config.torrents().max(config.peers));
         config.want = u32::try_from(self.numwant).ok();

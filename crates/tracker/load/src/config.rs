@@ -235,10 +235,8 @@ impl Config {
 
     /// Torrents of all workers together.
     pub fn torrents(&self) -> u64 {
-        match self.swarms {
-            Swarms::Zipf(torrents) | Swarms::Uniform(torrents) => torrents,
-            Swarms::Private(each) => each.saturating_mul(self.workers as u64),
-        }
+        let (Swarms::Zipf(torrents) | Swarms::Uniform(torrents)) = self.swarms;
+        torrents
     }
 }
 
@@ -251,8 +249,6 @@ pub enum Swarms {
     Zipf(u64),
     /// This number of torrents of the same size, shared by all workers.
     Uniform(u64),
-    /// This number of torrents per worker. Workers share none.
-    Private(u64),
 }
 
 /// The mix of the kinds of requests, as weights. A connect that is needed for a connection id is additional.

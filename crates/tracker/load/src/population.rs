@@ -21,8 +21,6 @@ const PORTS: u64 = (u16::MAX - FIRST_PORT) as u64 + 1;
 pub(crate) struct Population {
     workload: Workload,
     seed: u64,
-    /// The number of peers per worker; `None` if workers share torrents.
-    private: Option<u64>,
     origins: u64,
     workers: u64,
     mix: Mix,
@@ -63,21 +61,16 @@ pub(crate) struct PlannedAnnounce {
 impl Population {
     pub(crate) fn new(config: &Config, origins: usize) -> Result<Self, Error> {
         let (seed, peers, workers) = (config.seed, config.peers, config.workers as u64);
-        let torrents = config.torrents();
-        let (workload, private) = match config.swarms {
-            Swarms::Zipf(torrents) => (Workload::zipf(seed, torrents, peers), None),
-            Swarms::Uniform(_) | Swarms::Private(_) => {
-                let each = u32::try_from(peers / torrents).unwrap_or(u32::MAX);
-                let private = matches!(config.swarms, Swarms::Private(_))
-                    .then(|| peers / torrents * torrents / workers);
-                (Workload::uniform(seed, torrents, each), private)
+        let workload = match config.swarms {
+            Swarms::Zipf(torrents) => Workload::zipf(seed, torrents, peers),
+            Swarms::Uniform(torrents) => {
+                Workload::uniform(seed, torrents, u32::try_from(peers / torrents).unwrap_or(u32::MAX))
             }
         };
         let workload = workload.with_profile(|profile| profile.seeders = config.seeders);
         let population = Self {
             workload,
             seed,
-            private,
             origins: origins as u64,
             workers,
             mix: config.mix,
@@ -89,7 +82,7 @@ impl Population {
             // As many leechers join as complete and as stop, so that the share of seeders stays.
             born_seeders: config.seeders - config.completed / config.stopped,
         };
-        let (largest, at_one) = (population.largest(), population.largest().div_ceil(population.step()));
+        let (largest, at_one) = (population.largest(), population.largest().div_ceil(population.origins));
         if at_one > PORTS {
             return Err(Error::Config(format!(
                 "the largest swarm has {largest} peers, and an address has {PORTS} ports: \
@@ -128,20 +121,10 @@ impl Population {
     }
 
     fn members(&self, worker: u64) -> Members {
-        match self.private {
-            Some(each) => Members { first: worker * each, step: 1, count: each },
-            None => {
-                let (origin, turn) = (worker % self.origins, worker / self.origins);
-                let first = origin + turn * self.origins;
-                let step = (self.workers - origin).div_ceil(self.origins) * self.origins;
-                Members { first, step, count: (self.workload.peers() - first).div_ceil(step) }
-            }
-        }
-    }
-
-    /// The distance between numbers of peers at one address.
-    fn step(&self) -> u64 {
-        if self.private.is_some() { 1 } else { self.origins }
+        let (origin, turn) = (worker % self.origins, worker / self.origins);
+        let first = origin + turn * self.origins;
+        let step = (self.workers - origin).div_ceil(self.origins) * self.origins;
+        Members { first, step, count: (self.workload.peers() - first).div_ceil(step) }
     }
 
     fn announcing(&self, n: u64) -> PlannedAnnounce {
@@ -158,11 +141,11 @@ impl Population {
         }
     }
 
-    /// Peers of a swarm at one address have numbers that are `step` apart, so that the numbers divided by
-    /// `step` give each its own port.
+    /// Peers of a swarm at one address have numbers that are `origins` apart, so that the numbers, divided
+    /// by it, give each its own port.
     fn port(&self, at: PeerIndex) -> u16 {
         let offset = at.swarm.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        FIRST_PORT + ((u64::from(at.peer) / self.step() + offset) % PORTS) as u16
+        FIRST_PORT + ((u64::from(at.peer) / self.origins + offset) % PORTS) as u16
     }
 
     /// The number of peers of the largest swarm, which is the first.
@@ -347,13 +330,8 @@ mod tests {
 
     #[test]
     fn a_fill_is_every_peer_once_and_endpoints_and_ids_are_distinct() {
-        let shapes: [fn(&mut Config); 5] = [
-            |_| {},
-            |c| c.sources = 3,
-            |c| c.sources = 9,
-            |c| c.swarms = Swarms::Uniform(50),
-            |c| (c.swarms, c.sources) = (Swarms::Private(4), 2),
-        ];
+        let shapes: [fn(&mut Config); 4] =
+            [|_| {}, |c| c.sources = 3, |c| c.sources = 9, |c| c.swarms = Swarms::Uniform(50)];
         for (n, shape) in shapes.into_iter().enumerate() {
             let (population, workers) = population(shape);
             let (mut endpoints, mut ids, mut count) = (HashSet::new(), HashSet::new(), 0);
@@ -385,19 +363,6 @@ mod tests {
             }
         }
         assert!(at.len() > 2_000);
-    }
-
-    #[test]
-    fn private_swarms_are_one_workers() {
-        let (population, workers) = population(|c| c.swarms = Swarms::Private(4));
-        let mut owner = HashMap::new();
-        for worker in 0..workers {
-            for request in take(&population, worker, 500) {
-                let Request::Announce(announcing) = request else { continue };
-                assert_eq!(*owner.entry(announcing.info_hash).or_insert(worker), worker);
-            }
-        }
-        assert_eq!(owner.len(), workers * 4);
     }
 
     #[test]

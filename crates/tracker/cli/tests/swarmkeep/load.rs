@@ -293,5 +293,4 @@ fn options_that_cannot_be_are_refused() {
     says(&["--target", "127.0.0.1:1", "--stopped", "2"], "shares are from 0 to 1");
     says(&["--target", "127.0.0.1:1", "--peers", "10"], "each has one or more");
     says(&["--target", "127.0.0.1:1", "--timeout", "soon"], "such as 500ms");
-    says(&["--target", "127.0.0.1:1", "--hashes-per-worker", "5", "--torrents", "5"], "cannot be used with");
 }

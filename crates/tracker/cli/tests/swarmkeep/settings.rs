@@ -144,17 +144,6 @@ fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
     let [listening, _] = serve.listening();
     assert!(!listening.contains("udp"), "off in the environment: {listening}");
     assert_eq!(serve.stop("TERM").0, Some(0));
-    for (arguments, problem) in [
-        (&["--udp=off", "--http=off"][..], "udp, http and https are off: give one of them an address"),
-        (
-            &["--udp=off", "--http=127.0.0.1:0", "--xdp=lo"],
-            "xdp is given and udp is off: leave one of them out",
-        ),
-        (&["--udp=off", "--udp=127.0.0.1:1"], "udp is off and has an address: leave one of them out"),
-    ] {
-        let errors = crate::common::refused(arguments);
-        assert!(errors.contains(problem), "{errors}");
-    }
 }
 
 /// Wrong files, and a part of the message about each.
