@@ -41,6 +41,8 @@ fn the_program_judges_any_frame_as_this_process_does() {
     }
     note(format_args!("passed, answered, redirected: {verdicts:?} of {FRAMES}"));
     assert!(verdicts.iter().all(|count| *count > FRAMES / 20), "{verdicts:?}");
+    let counted: u64 = programs[1].counted().iter().sum();
+    assert_eq!(counted, u64::from(verdicts[Verdict::Answer as usize]), "connects only");
 }
 
 /// The rules of the program, in other words.
