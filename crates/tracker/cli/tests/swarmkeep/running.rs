@@ -53,19 +53,6 @@ fn https_is_served_and_sighup_shows_a_renewed_certificate_but_not_a_broken_one()
 }
 
 #[test]
-fn https_without_a_usable_certificate_and_key_is_refused_with_the_reason() {
-    let needs_both = "HTTPS needs both --tls-certificate and --tls-key";
-    for (arguments, reason) in [
-        (&[][..], needs_both),
-        (&["--tls-certificate=/nowhere"], needs_both),
-        (&["--tls-certificate=/nowhere", "--tls-key=/nowhere"], "cannot take the certificate from /nowhere"),
-    ] {
-        let message = refused(&[&["--https=127.0.0.1:0"], arguments].concat());
-        assert!(message.contains(reason), "{reason}: {message}");
-    }
-}
-
-#[test]
 fn a_user_that_is_unknown_is_refused_and_so_is_any_user_without_root() {
     let message = refused(&["--user=no-such-user"]);
     assert!(message.contains("no such user on this machine") && message.contains("--user"), "{message}");
