@@ -64,9 +64,13 @@ fn every_answer_is_the_same_after_the_move() {
         let SwarmStats { complete, incomplete, downloaded } = store.scrape(&own);
         let counts = (theirs.complete, theirs.incomplete, theirs.downloaded);
         assert_eq!((complete, incomplete, downloaded), counts, "{own}");
-        let here: BTreeSet<SocketAddr> =
-            store.all_peers(&own).iter().map(|peer| peer.endpoint.into()).collect();
-        let there: BTreeSet<_> = entry.get_peers(None).iter().map(|peer| peer.peer_addr).collect();
+        let here = store.all_peers(&own);
+        let resolution = store.capabilities().clock_resolution_secs;
+        assert!(here.iter().all(|peer| peer.last_announce.as_secs().abs_diff(JOINED) <= resolution), "{own}");
+        let here: BTreeSet<(SocketAddr, bool)> =
+            here.iter().map(|peer| (peer.endpoint.into(), peer.role.is_seeder())).collect();
+        let there = entry.get_peers(None);
+        let there: BTreeSet<_> = there.iter().map(|peer| (peer.peer_addr, peer.is_seeder())).collect();
         assert_eq!(here, there, "{own}");
     }
 }

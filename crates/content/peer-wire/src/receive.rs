@@ -63,7 +63,7 @@ impl ReceiveBuffer {
         }
         // With a quarter free, reads are few and little is moved.
         let least = self.bytes.len() / 4;
-        if self.start > 0 && self.bytes.len() - self.end < least {
+        if self.start > 0 && self.bytes.len() - self.end <= least {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }

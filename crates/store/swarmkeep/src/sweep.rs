@@ -23,7 +23,6 @@ impl Budget {
 
 /// The policy of a sweep for swarms without peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub enum Retention {
     /// The next sweep that visits the swarm removes it.
     #[default]

@@ -57,7 +57,8 @@ impl Change {
 ///
 /// A commit is atomic and durable. Its cost depends on the number of changes, not on the number of known
 /// torrents. Memory does not grow with that number, and a torrent takes 30 to 60 bytes on disk. Counts
-/// saturate at `u32::MAX`. The repository has the format, `docs/formats/downloads.md`, the README an example.
+/// saturate at `u32::MAX`. `docs/formats/downloads.md` of the repository describes the file. The README has
+/// an example.
 #[derive(Debug)]
 pub struct Downloads {
     folder: Arc<dyn Folder>,

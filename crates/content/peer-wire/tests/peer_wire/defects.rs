@@ -2,7 +2,7 @@
 
 use swarmkeep_peer_wire::{
     Bitfield, Block, Encode, Error, Extended, ExtendedMessage, Extension, ExtensionIds, Handshake, HashRange,
-    Hashes, Limits, Message, MessageId, MetadataMessage, PieceIndex, ReceiveBuffer,
+    Hashes, Limits, Message, MessageId, MetadataMessage, Piece, PieceIndex, ReceiveBuffer,
 };
 
 /// 10 pieces of 64 KiB, the last of 100 bytes.
@@ -413,4 +413,25 @@ fn torrents_that_cannot_be_named_are_refused() {
     }
     assert_eq!(Limits::for_torrent((1 << 32) - 1, 1).unwrap().pieces(), Some(u32::MAX));
     assert_eq!(Limits::for_torrent(1, u32::MAX).unwrap().pieces(), Some(1));
+}
+
+#[test]
+fn a_stream_of_blocks_takes_the_memory_of_some() {
+    let mut sent = Vec::new();
+    let block = |nth| Message::Piece(Piece { piece: PieceIndex(nth), begin: 0, data: &[7; 16 << 10] });
+    (0..100).for_each(|nth| block(nth).encode(&mut sent));
+    let mut buffer = ReceiveBuffer::new(Limits::for_torrent(100 << 14, 1 << 14).unwrap());
+    let (mut left, mut came) = (&sent[..], 0);
+    while !left.is_empty() {
+        let space = buffer.space();
+        let count = space.len().min(left.len()).min(5003);
+        space[..count].copy_from_slice(&left[..count]);
+        left = &left[count..];
+        buffer.filled(count);
+        while let Some(message) = buffer.next_message().unwrap() {
+            assert_eq!(message, block(came));
+            came += 1;
+        }
+    }
+    assert!(came == 100 && buffer.capacity() <= 64 << 10, "{came} blocks, {} bytes", buffer.capacity());
 }
