@@ -19,6 +19,18 @@ fn written(path: &Path, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
+#[test]
+fn anything_but_a_whole_datagram_without_options_is_not_read() {
+    let [v4, v6] = paths().map(|path| written(&path, b"payload"));
+    let of_v4 = [(12, 0x81), (14, 0x46), (17, 0), (20, 0x20), (21, 9), (23, 6), (39, 9)];
+    let of_v6 = [(14, 0x45), (19, 9), (20, 44), (59, 9)];
+    let all = of_v4.map(|change| (&v4, change)).into_iter().chain(of_v6.map(|change| (&v6, change)));
+    for (frame, (at, byte)) in all {
+        let changed = [&frame[..at], &[byte], &frame[at + 1..]].concat();
+        assert_eq!((Path::read(&changed), Path::read(&frame[..frame.len() - 4])), (None, None), "{at}");
+    }
+}
+
 /// Adds up words of 16 bits; a sum that is right is 0xffff.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));

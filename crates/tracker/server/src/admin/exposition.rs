@@ -41,7 +41,7 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
         if let Some(expires) = tls.certificate().expires {
             out.gauge(
                 "certificate_expiration_timestamp_seconds",
-                "When the certificate or an issuer in its file ends.",
+                "The earliest end of the certificate and of the issuers in its file.",
             )
             .sample(&[], expires.as_secs());
         }
@@ -136,12 +136,16 @@ fn of_protocols(out: &mut Exposition, counts: &Counts) {
             }
         }
     }
+    let refused = || protocols.iter().flat_map(|of| Reason::ALL.map(|reason| (of, reason)));
+    let labels = |of, reason: Reason| [("protocol", of), ("reason", reason.name())];
     let mut family = out.counter("refused_requests", "Requests that were refused or ignored.");
-    for (protocol, counts) in protocols {
-        for reason in Reason::ALL {
-            let labels = [("protocol", protocol), ("reason", reason.name())];
-            family.by_client(labels, |client| counts.refused_to(client, reason));
-        }
+    for (&(of, counts), reason) in refused() {
+        family.sample(&labels(of, reason), counts.refused(reason));
+    }
+    let mut family =
+        out.counter("refused_requests_by_client", "The same by client program, from its first on.");
+    for (&(of, counts), reason) in refused() {
+        family.by_client(labels(of, reason), |client| counts.refused_to(client, reason));
     }
     let mut family = out.counter(
         "lenient_announces",
@@ -260,7 +264,7 @@ fn of_state(out: &mut Exposition, state: &StateStatus) {
         .sample(&[], u8::from(counts.is_unreadable));
     out.gauge("downloads_damaged", "Whether the database of download counts is damaged, and not used.")
         .sample(&[], u8::from(counts.is_damaged));
-    out.count("downloads_left_out", "Torrents not kept since as many are known as may be.", counts.left_out);
+    out.count("downloads_left_out", "Torrents not kept: the limit is reached.", counts.left_out);
     out.value("downloads_database_entries", "Torrents with a stored download count.", counts.entries);
     out.value("downloads_database_bytes", "How large the database of download counts is.", counts.bytes);
 }
@@ -327,7 +331,7 @@ impl Samples<'_> {
         self.line(self.suffix, labels, None, value);
     }
 
-    /// Programs that were never counted have no series.
+    /// Programs that were never counted have no series: `rate` misses their first count.
     fn by_client(&mut self, [one, other]: [(&str, &str); 2], count: impl Fn(Software) -> u64) {
         for client in Software::ALL.into_iter().filter(|&of| of == Software::Other || count(of) > 0) {
             self.sample(&[one, other, ("client", client.name())], count(client));

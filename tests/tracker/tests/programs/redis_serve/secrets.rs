@@ -260,5 +260,5 @@ fn redis_that_evicts_or_takes_all_memory_is_warned_of_at_the_start() {
     until("they are counted", || evicted() == Some(0.0));
     assert!(tracker.announce(HASH, 1, 9, Started).is_ok());
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).expect("it answers");
-    until("a shard is lost, and counted", || evicted().is_some_and(|evicted| evicted >= 1.0));
+    until("a key is evicted, and counted", || evicted().is_some_and(|evicted| evicted >= 1.0));
 }
