@@ -315,7 +315,8 @@ impl Limits {
 
     /// The same for hashes. Their range is checked before they are waited for, and how many they are with it.
     fn decode_hashes<'a>(&self, length: u32, body: &'a [u8]) -> Result<Option<Message<'a>>, Error> {
-        const LEAST: u32 = 49 + 2 * 32;
+        // libtorrent requests one hash for a file of 512 n + 1 pieces.
+        const LEAST: u32 = 49 + 32;
         let (id, least) = (MessageId::HASHES, LEAST);
         if length < least || length > MOST_HASHES || !(length - 49).is_multiple_of(32) {
             return Err(self.length_error(id, length, least, MOST_HASHES));

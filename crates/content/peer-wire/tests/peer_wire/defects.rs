@@ -435,3 +435,12 @@ fn a_stream_of_blocks_takes_the_memory_of_some() {
     }
     assert!(came == 100 && buffer.capacity() <= 64 << 10, "{came} blocks, {} bytes", buffer.capacity());
 }
+
+/// libtorrent requests one for a file of 512 n + 1 pieces.
+#[test]
+fn a_single_hash_without_a_proof_is_read() {
+    let range = HashRange::new(&[1; 32], 0, 0, 1, 0).unwrap();
+    let (message, mut sent) = (Message::Hashes(Hashes::new(range, &[[2; 32]]).unwrap()), Vec::new());
+    message.encode(&mut sent);
+    assert_eq!(limits().decode(&mut &sent[..]), Ok(Some(message)));
+}

@@ -1,5 +1,5 @@
 //! The sharded store of packed peers: 7 bytes per IPv4 peer, 19 per IPv6 peer, 26 per torrent of one IPv4
-//! peer. With the room to grow, 8 to 12 bytes per IPv4 peer and 28 to 31 per torrent of one peer are resident.
+//! peer. With the room to grow, 8 to 12 bytes per IPv4 peer and 28 to 31 per torrent of one are resident.
 //!
 //! - A **shard** contains some leaves. One lock guards it.
 //! - A **leaf** is one run of bytes: a *slot* for each of some dozens of swarms, and blocks after the slots.
