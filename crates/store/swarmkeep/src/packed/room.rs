@@ -146,8 +146,8 @@ impl Packed {
                 NoRoom::Bytes(_) => census.least(),
                 _ => census.small,
             };
-            // Looking at large swarms takes long. If most are large, one sample is enough: a cheap one shrinks
-            // with each newcomer until it may go as a whole.
+            // Looking at large swarms takes long. If most are large, one sample is enough: a cheap one
+            // shrinks with each newcomer until it may go as a whole.
             let shrinks = newcomer.full == NoRoom::Swarms
                 && 2 * census.sampled_small < census.sampled
                 && census.large.is_some_and(|(large, _)| large.is_cheap());

@@ -117,7 +117,8 @@ fn json_is_one_object_and_progress_goes_to_standard_error() {
     let [v4, v6] = &addresses[..] else { panic!("{addresses:?}") };
     let arguments = format!(
         "--target {v4} --target {v6} --concurrency 4 --window 8 --fill --peers 2000 --torrents 20 --numwant 30 \
-         --mix connect=50,announce=50,scrape=1 --server-pid {} --seed 9 --json --duration 1200ms --warm-up 50ms",
+         --mix connect=50,announce=50,scrape=1 --server-pid {} --seed 9 --json --duration 1200ms \
+         --warm-up 50ms",
         serve.pid()
     );
     let output = load(&arguments.split(' ').collect::<Vec<_>>());
