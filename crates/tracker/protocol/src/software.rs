@@ -6,6 +6,7 @@ macro_rules! software {
     ($($name:ident $text:literal $($begins:literal)+,)+) => {
         /// A client program, by the beginning of its peer id (BEP 20).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
         pub enum Software {
             /// Any other program, or none.
             Other,
@@ -35,9 +36,8 @@ macro_rules! software {
     };
 }
 
-// The lists of Transmission (libtransmission/clients.cc), libtorrent (src/identify_client.cpp) and WebTorrent
-// (bittorrent-peerid), without programs of which nothing has been heard for ten years; anacrolix and rqbit as
-// in `fixtures`.
+// From the lists of Transmission (libtransmission/clients.cc), libtorrent (src/identify_client.cpp) and
+// WebTorrent (bittorrent-peerid), without most old programs; anacrolix and rqbit as in `fixtures`.
 software! {
     Anacrolix "anacrolix" b"-GT", Ares "ares" b"-AG" b"-A~", Aria2 "aria2" b"A2-", Baidu "baidu" b"-BN",
     BiglyBt "biglybt" b"-BI", BitComet "bitcomet" b"-BC", BitLord "bitlord" b"-BL",

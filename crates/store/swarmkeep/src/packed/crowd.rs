@@ -25,7 +25,7 @@ impl Network {
         Self(u64::from_be_bytes(bytes))
     }
 
-    pub(super) const fn as_bytes(self) -> [u8; 8] {
+    pub(super) const fn to_bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
 

@@ -361,7 +361,7 @@ impl<const N: usize> Table<N> {
         let mut networks: Vec<_> = bucket.endpoints().iter().map(|peer| Network::of(peer)).collect();
         networks.sort_unstable();
         let networks = networks.chunk_by(|a, b| a == b);
-        let largest = networks.max_by_key(|peers| (peers.len(), hash.hash(&peers[0].as_bytes())))?[0];
+        let largest = networks.max_by_key(|peers| (peers.len(), hash.hash(&peers[0].to_bytes())))?[0];
         let peers = bucket.iter().enumerate().filter(|(_, (peer, _))| Network::of(*peer) == largest);
         // Of several, the smallest: stores with the same peers choose the same one.
         let (at, _) = peers.min_by_key(|(_, (peer, tick))| (*tick, **peer))?;
