@@ -66,15 +66,14 @@ pub(super) fn share(members: &mut [Member], [of_40, of_32]: [u64; 2], mut give: 
 }
 
 /// Up to `most` peers of a sample that are worth least: expired peers, then peers of the networks with most
-/// members, then peers that have been silent longest. `newcomer` counts as a member, and stays. Returns its
-/// share too.
+/// members, then peers that have been silent longest. `newcomer` counts as a member, and stays.
 pub(super) fn least<'a>(
     context: &StoreContext,
     now: Tick,
     newcomer: Option<&[u8]>,
     sample: impl Iterator<Item = (Section, &'a [u8], Tick)>,
     most: usize,
-) -> (Vec<(Role, Endpoint)>, u64) {
+) -> Vec<(Role, Endpoint)> {
     let mut members: Vec<_> =
         newcomer.map(|newcomer| Network::of(newcomer).member(u8::MAX)).into_iter().collect();
     let others = sample.filter(|(_, endpoint, _)| newcomer != Some(*endpoint)).take(u8::MAX.into());
@@ -88,17 +87,26 @@ pub(super) fn least<'a>(
             ((!context.clock.is_expired(latest, now), 0, latest, order), section.role(), endpoint)
         })
         .collect();
-    let mut of_newcomer = UNIT;
-    share(&mut members, UNITS, |nth, share| match peers.get_mut(nth) {
-        Some(((_, own, ..), ..)) => *own = share,
-        None => of_newcomer = share,
+    share(&mut members, UNITS, |nth, share| {
+        if let Some(((_, own, ..), ..)) = peers.get_mut(nth) {
+            *own = share;
+        }
     });
     peers.sort_unstable_by_key(|&(worth, ..)| worth);
     // No peer goes beside those of a crowd.
     let crowded = peers.partition_point(|((is_alive, share, ..), ..)| !is_alive || *share < UNIT);
     peers.truncate(if crowded > 0 { most.min(crowded) } else { most });
-    let least = peers.into_iter().map(|(_, role, endpoint)| (role, endpoint));
-    (least.collect(), of_newcomer)
+    peers.into_iter().map(|(_, role, endpoint)| (role, endpoint)).collect()
+}
+
+/// The share of `newcomer` in the unit of its network, among the peers of a sample.
+pub(super) fn share_of<'a>(newcomer: &[u8], sample: impl Iterator<Item = (Section, &'a [u8], Tick)>) -> u64 {
+    let others = sample.map(|(_, endpoint, _)| endpoint).filter(|endpoint| *endpoint != newcomer);
+    let all = [newcomer].into_iter().chain(others.take(u8::MAX.into())).enumerate();
+    let mut members: Vec<_> = all.map(|(nth, peer)| Network::of(peer).member(nth as u8)).collect();
+    let mut of_newcomer = UNIT;
+    share(&mut members, UNITS, |nth, share| of_newcomer = if nth == 0 { share } else { of_newcomer });
+    of_newcomer
 }
 
 #[cfg(test)]

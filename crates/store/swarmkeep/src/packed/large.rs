@@ -260,11 +260,11 @@ impl LargeSwarm {
         most: usize,
     ) -> Population {
         let sample = self.sample(context.draw(), SAMPLED_SLOTS);
-        let (mut least, _) = crowd::least(context, now, newcomer, sample, most);
+        let mut least = crowd::least(context, now, newcomer, sample, most);
         if least.is_empty() {
             // Most peers have left, and the sample has met empty slots only.
             let some = self.peers().take(SAMPLED_SLOTS as usize);
-            (least, _) = crowd::least(context, now, newcomer, some, most);
+            least = crowd::least(context, now, newcomer, some, most);
         }
         let mut gone = Population::default();
         for (role, endpoint) in least {

@@ -3,6 +3,7 @@
 use super::{
     Packed,
     bounds::SLACK,
+    crowd::UNIT,
     hash::join,
     place::Placed,
     reservation::{NoRoom, Reservation},
@@ -17,7 +18,7 @@ use crate::{Announced, Changes, InfoHash};
 /// The fewest shards that are searched for a swarm that is not worth more than the newcomer, unless most are
 /// large.
 const SHARDS_SEARCHED: usize = 3;
-/// The most shards that are searched once a swarm was found.
+/// The most shards that are searched once a swarm was found. Without any, four times as many are.
 const MOST_SEARCHED: usize = 256;
 /// The bytes after which an announce frees no more: about the yield of one eviction, and more than most
 /// announces take. The next announces free the rest, by two evictions each if half of the slack is used up.
@@ -58,16 +59,14 @@ impl Packed {
     }
 
     /// Evicts swarms that are worth no more than the newcomer, or some of their peers if they have many; else
-    /// other peers of its swarm; if it has none, the swarm of least worth all the same. A newcomer of a
-    /// network that is in the swarm already displaces peers of that swarm first. Returns whether anything was
-    /// evicted.
+    /// other peers of its swarm; if it has none, the swarm of least worth all the same. Returns whether
+    /// anything was evicted.
     fn free_bytes(&self, newcomer: &Newcomer, mut missing: u64, reservation: &mut Reservation<'_>) -> bool {
-        let (mut any, mut has_others, mut in_crowd) = (false, newcomer.has_others, newcomer.in_crowd);
+        let (mut any, mut has_others) = (false, newcomer.has_others);
         for is_first in [true, false] {
-            // Peers of its crowd were evicted first, and are again before a search of more than one shard.
-            let fewest = if newcomer.in_crowd { 1 } else { SHARDS_SEARCHED };
-            let least = if in_crowd { None } else { self.least(newcomer, fewest).least() };
-            let freed = match least {
+            // A peer of a crowd is not worth a longer search: others of its crowd go.
+            let fewest = if newcomer.share < UNIT { 1 } else { SHARDS_SEARCHED };
+            let freed = match self.least(newcomer, fewest).least() {
                 Some((worth, placed)) if !worth.is_more || !has_others && is_first => {
                     // If it is gone, another thread has made room.
                     any = true;
@@ -82,7 +81,7 @@ impl Packed {
                     };
                     let freed = self.with_reservation(&newcomer.placed, newcomer.now, reservation, evict);
                     // Its peers may have gone meanwhile.
-                    (has_others, in_crowd) = (freed > 0, false);
+                    has_others = freed > 0;
                     freed
                 }
                 _ => return any,
@@ -96,8 +95,8 @@ impl Packed {
         any
     }
 
-    /// Evicts a swarm of few peers. A larger one gives up as many peers if it is worth less than two
-    /// networks, and less than a small one that may go: the next newcomers find it small. There is no room if
+    /// Evicts a swarm of few peers. A larger one gives up as many peers if it is worth no more than the
+    /// newcomer, and less than a small one that may go: the next newcomers find it small. There is no room if
     /// all swarms are large, or if the newcomer would displace one that is worth more than itself and more
     /// than a large one. Returns whether there is room.
     fn free_swarm(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
@@ -113,7 +112,7 @@ impl Packed {
         };
         let is_cheap = |(large, _): &Candidate| {
             let has_less = |(small, _): Candidate| !small.is_more && small.size <= large.size;
-            large.is_cheap() && !small.is_some_and(has_less)
+            !large.is_more && !small.is_some_and(has_less)
         };
         let cheap = large.filter(is_cheap);
         cheap.map(&mut evict);
@@ -150,11 +149,11 @@ impl Packed {
             // shrinks with each newcomer until it may go as a whole.
             let shrinks = newcomer.full == NoRoom::Swarms
                 && 2 * census.sampled_small < census.sampled
-                && census.large.is_some_and(|(large, _)| large.is_cheap());
+                && census.large.is_some_and(|(large, _)| !large.is_more);
             let (searched, fewest) = (nth + 1, if shrinks { 1 } else { fewest });
             if least.is_some_and(|(worth, _)| !worth.is_more)
-                || searched >= fewest
-                    && (census.sampled >= EVICTION_SAMPLE || census.sampled > 0 && searched >= MOST_SEARCHED)
+                || searched >= fewest && census.sampled >= EVICTION_SAMPLE
+                || searched >= if census.sampled > 0 { MOST_SEARCHED } else { 4 * MOST_SEARCHED }
             {
                 break;
             }

@@ -31,13 +31,6 @@ pub(in crate::packed) struct Worth {
     latest: Tick,
 }
 
-impl Worth {
-    /// Whether it is less than that of two networks.
-    pub(in crate::packed) const fn is_cheap(&self) -> bool {
-        self.size <= UNIT.ilog2() + 1
-    }
-}
-
 /// An announce that needs room, and the worth of its swarm.
 #[derive(Debug)]
 pub(in crate::packed) struct Newcomer {
@@ -49,8 +42,8 @@ pub(in crate::packed) struct Newcomer {
     proven: bool,
     /// Whether the swarm has other peers, which may go for this one.
     pub(in crate::packed) has_others: bool,
-    /// Whether some of these are of the same network.
-    pub(in crate::packed) in_crowd: bool,
+    /// The part of the unit of its network that the peer is worth, beside others of this network in the swarm.
+    pub(in crate::packed) share: u64,
     /// Whether the swarm has more peers than one that goes as a whole.
     pub(in crate::packed) is_popular: bool,
 }
@@ -101,19 +94,21 @@ impl Shard {
             networks: own.map(Network::of).into_iter().collect(),
             proven: false,
             has_others: false,
-            in_crowd: false,
+            share: UNIT,
             is_popular: false,
         };
         if let Some(at) = self.find(op) {
-            self.add_networks(op.context.draw(), at, &mut newcomer.networks);
             let leaf = &self.leaves[at.leaf];
             let is_there =
                 endpoint.is_some_and(|own| leaf.locate(at.slot, own.family(), own.as_bytes()).is_some());
             let peers = self.population(at).peers();
-            newcomer.proven = leaf.is_proven(at.slot);
             newcomer.has_others = peers > u64::from(is_there);
-            newcomer.in_crowd = own.is_some_and(|own| self.is_in_crowd(op, at, own));
             newcomer.is_popular = peers > WHOLE;
+            newcomer.share = own.map_or(UNIT, |own| self.share_of(op, at, own));
+            if newcomer.share == UNIT {
+                self.add_networks(op.context.draw(), at, &mut newcomer.networks);
+                newcomer.proven = leaf.is_proven(at.slot);
+            }
         }
         newcomer
     }
@@ -157,7 +152,7 @@ impl Shard {
         };
         // A new swarm may displace a swarm of equal worth; a swarm that grows may not.
         let latest = if newcomer.has_others { Tick::EARLIEST } else { op.now };
-        let own = worth(shares[0], newcomer.proven, latest);
+        let own = worth(shares[0] * newcomer.share / UNIT, newcomer.proven, latest);
         census.sampled += sample.len();
         for ((prefix, at), shares) in sample.into_iter().zip(&shares[1..]) {
             let leaf = &self.leaves[at.leaf];

@@ -5,7 +5,7 @@ use crate::{
     Endpoint,
     packed::{
         clock::Tick,
-        crowd::{self, UNIT},
+        crowd,
         large::{SAMPLED_SLOTS, block_bytes},
         leaf::{
             Leaf,
@@ -60,7 +60,7 @@ impl Shard {
         if let SlotContent::Large(number) = self.content(at) {
             gone = self.changing_large(number, |large| large.evict(op.context, op.now, newcomer, most));
         } else {
-            let (least, _) = crowd::least(op.context, op.now, newcomer, self.few(at), most);
+            let least = crowd::least(op.context, op.now, newcomer, self.few(at), most);
             for (role, endpoint) in least {
                 let family = endpoint.family();
                 let peer = self.leaves[at.leaf].locate(at.slot, family, endpoint.as_bytes());
@@ -73,17 +73,13 @@ impl Shard {
         block_bytes(gone) as u64
     }
 
-    /// Whether other peers of the network of `newcomer`, or of an IPv6 prefix around it, are in a sample of
-    /// its swarm.
-    pub(super) fn is_in_crowd(&self, op: &Operation<'_>, at: SwarmLocation, newcomer: &[u8]) -> bool {
-        let share = match self.large_at(at) {
-            Some(large) => {
-                let sample = large.sample(op.context.draw(), SAMPLED_SLOTS);
-                crowd::least(op.context, op.now, Some(newcomer), sample, 0).1
-            }
-            None => crowd::least(op.context, op.now, Some(newcomer), self.few(at), 0).1,
-        };
-        share < UNIT
+    /// The share of `newcomer` in the unit of its network, or in those of an IPv6 prefix around it, in a sample
+    /// of its swarm.
+    pub(super) fn share_of(&self, op: &Operation<'_>, at: SwarmLocation, newcomer: &[u8]) -> u64 {
+        match self.large_at(at) {
+            Some(large) => crowd::share_of(newcomer, large.sample(op.context.draw(), SAMPLED_SLOTS)),
+            None => crowd::share_of(newcomer, self.few(at)),
+        }
     }
 
     /// The peers of a swarm of few.
