@@ -238,10 +238,11 @@ pub fn note(text: impl Display) {
     }
 }
 
-/// Runs tests by the options of the command line, `threads` at a time unless it gives another number. The
-/// last line of the output lists the missing needs.
+/// Runs tests by the options of the command line, `threads` at a time unless it or `RUST_TEST_THREADS` gives
+/// another number. The last line of the output lists the missing needs.
 pub fn run(threads: usize, tests: impl IntoIterator<Item = Vec<Trial>>) -> ExitCode {
     let mut arguments = Arguments::from_args();
+    let threads = env::var("RUST_TEST_THREADS").map_or(threads, |threads| threads.parse().expect("a number"));
     arguments.test_threads.get_or_insert(threads);
     let conclusion = libtest_mimic::run(&arguments, tests.into_iter().flatten().collect());
     let missing = MISSING.lock().unwrap_or_else(PoisonError::into_inner);
