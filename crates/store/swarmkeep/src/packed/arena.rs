@@ -29,11 +29,10 @@ use std::{
     sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed},
 };
 
-use parking_lot::{Mutex, MutexGuard};
-
 #[cfg(feature = "global-alloc")]
 pub(super) use self::source::take_global;
 pub(super) use self::stamped::StampedBlock;
+use super::lock::{ExclusiveGuard, Lock};
 
 /// Bytes with one owner, as in a `Box<[u8]>`.
 #[repr(C, packed(2))]
@@ -214,7 +213,7 @@ struct Class {
     shift: u32,
     /// Free blocks in all spans. Written under the lock; a hint without it.
     room: AtomicU32,
-    spans: Mutex<Spans>,
+    spans: Lock<Spans>,
 }
 
 /// The spans that have room, the fullest first.
@@ -239,7 +238,7 @@ static ALL: [Class; CLASSES] = {
 impl Class {
     const fn new() -> Self {
         let spans = Spans([const { Vec::new() }; BINS]);
-        Self { units: 0, blocks: 0, shift: 0, room: AtomicU32::new(0), spans: Mutex::new(spans) }
+        Self { units: 0, blocks: 0, shift: 0, room: AtomicU32::new(0), spans: Lock::new(spans) }
     }
 
     /// `None` for blocks without bytes, and for those of the global allocator.
@@ -249,10 +248,10 @@ impl Class {
     }
 
     fn take(&self) -> Block {
-        let mut spans = self.spans.lock();
+        let mut spans = self.spans.write();
         let span = spans.fullest().unwrap_or_else(|| {
             // If another thread does the same, one more span has room.
-            let span = MutexGuard::unlocked(&mut spans, Span::fresh);
+            let span = ExclusiveGuard::unlocked(&mut spans, Span::fresh);
             self.refile(&mut spans, span, 0, self.blocks);
             span
         });
@@ -262,7 +261,7 @@ impl Class {
     /// A block in another span, at least as full as the span of `sparse`.
     fn take_beside_fuller(&self, sparse: &Block) -> Option<Block> {
         let from = Span::of(sparse);
-        let mut spans = self.spans.lock();
+        let mut spans = self.spans.write();
         let used = from.header().used.load(Relaxed);
         // Two of each bin are enough: one may be the span itself, and of any two the emptier one finds the
         // other.
@@ -295,7 +294,7 @@ impl Class {
     fn give_back(&self, block: &mut Block) {
         let span = Span::of(block);
         let header = span.header();
-        let mut spans = self.spans.lock();
+        let mut spans = self.spans.write();
         let used = header.used.load(Relaxed) - 1;
         header.used.store(used, Relaxed);
         if used == 0 {
@@ -369,6 +368,8 @@ struct Span(NonNull<u8>);
 
 // SAFETY: only the holder of a span's lock reaches the span. All threads reach its header.
 unsafe impl Send for Span {}
+// SAFETY: a `Span` does not change, so to share it is to send a copy.
+unsafe impl Sync for Span {}
 
 /// The header of a span. It changes under the lock of the class. It is atomic only because owners of blocks
 /// read it without the lock.
@@ -398,7 +399,7 @@ struct Pool {
     returned: Vec<Span>,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { kept: Vec::new(), returned: Vec::new() });
+static POOL: Lock<Pool> = Lock::new(Pool { kept: Vec::new(), returned: Vec::new() });
 
 impl Span {
     /// The span of a block that belongs to a class.
@@ -448,7 +449,7 @@ impl Span {
     }
 
     fn unused() -> Self {
-        let mut pool = POOL.lock();
+        let mut pool = POOL.write();
         if let Some(span) = pool.kept.pop() {
             return span;
         }
@@ -468,7 +469,7 @@ impl Span {
     /// Takes back a span without blocks.
     fn release(self) {
         {
-            let mut pool = POOL.lock();
+            let mut pool = POOL.write();
             if pool.kept.len() < KEPT {
                 return pool.kept.push(self);
             }
@@ -479,7 +480,7 @@ impl Span {
         }
         // No other thread knows of the span now, so no lock is needed.
         system::return_pages(self);
-        POOL.lock().returned.push(self);
+        POOL.write().returned.push(self);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The state that all shards of a store share.
 
-use parking_lot::Mutex;
+use std::sync::Mutex;
 
 use super::{
     bounds::{Bounds, MAX_GROWTH, MIN_BYTES},
@@ -37,7 +37,7 @@ impl StoreContext {
         let limit = self.bounds.bytes.saturating_sub(MIN_BYTES as u64);
         let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= limit);
         // Meanwhile, other threads use no hints for this leaf.
-        if let Some(_one) = self.making_room.try_lock()
+        if let Ok(_one) = self.making_room.try_lock()
             && !self.hints.has_room(leaf)
             && self.bytes.try_update(Relaxed, Relaxed, fits).is_ok()
         {

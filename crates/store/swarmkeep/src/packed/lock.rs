@@ -1,4 +1,4 @@
-//! The lock of a shard.
+//! The lock of a shard, and of the arena.
 //!
 //! It is usually held for less than a microsecond, so a thread that finds it in use looks again rather than
 //! sleeps. The lock of `parking_lot` soon yields and then sleeps: with this one, two threads that announce to
@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use parking_lot::lock_api::{self, RawRwLock, RawRwLockDowngrade, RawRwLockFair};
+use lock_api::{GuardSend, RawRwLock, RawRwLockDowngrade, RawRwLockFair};
 
 use crate::sync::{
     atomic::{
@@ -36,43 +36,42 @@ const ONE: u32 = 4;
 unsafe impl RawRwLock for RawLock {
     const INIT: Self = Self(AtomicU32::new(0));
 
-    type SharedGuard = ();
-    type ExclusiveGuard = ();
+    type GuardMarker = GuardSend;
 
     #[inline]
     fn lock_shared(&self) {
         let mut wait = Wait::default();
-        while self.share(wait.is_long()).is_none() {
+        while !self.share(wait.is_long()) {
             wait.a_little();
         }
     }
 
     #[inline]
-    fn try_lock_shared(&self) -> Option<()> {
+    fn try_lock_shared(&self) -> bool {
         self.share(false)
     }
 
     #[inline]
-    unsafe fn unlock_shared(&self, (): ()) {
+    unsafe fn unlock_shared(&self) {
         self.0.fetch_sub(ONE, Release);
     }
 
     #[inline]
     fn lock_exclusive(&self) {
-        if self.try_lock_exclusive().is_none() {
+        if !self.try_lock_exclusive() {
             self.wait_exclusive();
         }
     }
 
     #[inline]
-    fn try_lock_exclusive(&self) -> Option<()> {
+    fn try_lock_exclusive(&self) -> bool {
         let take = |free| self.0.compare_exchange(free, EXCLUSIVE, Acquire, Relaxed);
         // The thread that has set `WANTED` may not be running. It sets it again later.
-        take(0).or_else(|state| if state == WANTED { take(WANTED) } else { Err(state) }).ok().map(drop)
+        take(0).or_else(|state| if state == WANTED { take(WANTED) } else { Err(state) }).is_ok()
     }
 
     #[inline]
-    unsafe fn unlock_exclusive(&self, (): ()) {
+    unsafe fn unlock_exclusive(&self) {
         // A thread that still wants the lock says so again.
         self.0.store(0, Release);
     }
@@ -88,21 +87,21 @@ unsafe impl RawRwLock for RawLock {
 
 // SAFETY: no thread gets the lock while another still has it.
 unsafe impl RawRwLockFair for RawLock {
-    unsafe fn unlock_shared_fair(&self, (): ()) {
+    unsafe fn unlock_shared_fair(&self) {
         // SAFETY: the caller has the lock.
-        unsafe { self.unlock_shared(()) };
+        unsafe { self.unlock_shared() };
     }
 
-    unsafe fn unlock_exclusive_fair(&self, (): ()) {
+    unsafe fn unlock_exclusive_fair(&self) {
         // SAFETY: the caller has the lock.
-        unsafe { self.unlock_exclusive(()) };
+        unsafe { self.unlock_exclusive() };
     }
 
     #[inline]
-    unsafe fn bump_shared(&self, (): &mut ()) {
+    unsafe fn bump_shared(&self) {
         if self.0.load(Relaxed) & WANTED != 0 {
             // SAFETY: the caller has the lock.
-            unsafe { self.unlock_shared(()) };
+            unsafe { self.unlock_shared() };
             self.lock_shared();
         }
     }
@@ -111,7 +110,7 @@ unsafe impl RawRwLockFair for RawLock {
 // SAFETY: no thread shares the lock while another has it alone, so that one becomes the only one.
 unsafe impl RawRwLockDowngrade for RawLock {
     #[inline]
-    unsafe fn downgrade(&self, (): ()) {
+    unsafe fn downgrade(&self) {
         self.0.store(ONE, Release);
     }
 }
@@ -120,11 +119,11 @@ impl RawLock {
     /// Shares the lock, if no thread has it alone. A thread that has waited for long goes before threads that
     /// want it alone.
     #[inline]
-    fn share(&self, waited: bool) -> Option<()> {
+    fn share(&self, waited: bool) -> bool {
         let state = self.0.load(Relaxed);
         let is_free = state & EXCLUSIVE == 0 && (waited || state & WANTED == 0);
-        let shared = state.checked_add(ONE).filter(|_| is_free)?;
-        self.0.compare_exchange(state, shared, Acquire, Relaxed).ok().map(drop)
+        let Some(shared) = state.checked_add(ONE).filter(|_| is_free) else { return false };
+        self.0.compare_exchange(state, shared, Acquire, Relaxed).is_ok()
     }
 
     #[cold]
@@ -268,7 +267,7 @@ mod tests {
     #[test]
     fn a_waiting_thread_that_does_not_run_keeps_no_other_out() {
         let lock = RawLock(AtomicU32::new(WANTED));
-        assert_eq!(lock.try_lock_exclusive(), Some(()));
+        assert!(lock.try_lock_exclusive());
         assert!(lock.is_locked_exclusive());
     }
 

@@ -36,9 +36,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
-use parking_lot::Mutex;
+use std::{fmt, sync::Mutex};
 
 use self::{
     batch::CallerRng,
