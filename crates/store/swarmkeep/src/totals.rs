@@ -41,7 +41,7 @@ impl AtomicTotals {
             self.swarms.fetch_add(1, Relaxed);
             return true;
         }
-        self.swarms.try_update(Relaxed, Relaxed, |swarms| (swarms < most).then_some(swarms + 1)).is_ok()
+        self.swarms.fetch_update(Relaxed, Relaxed, |swarms| (swarms < most).then_some(swarms + 1)).is_ok()
     }
 
     /// Adds swarms and peers.

@@ -39,7 +39,7 @@ impl StoreContext {
         // Meanwhile, other threads use no hints for this leaf.
         if let Ok(_one) = self.making_room.try_lock()
             && !self.hints.has_room(leaf)
-            && self.bytes.try_update(Relaxed, Relaxed, fits).is_ok()
+            && self.bytes.fetch_update(Relaxed, Relaxed, fits).is_ok()
         {
             self.hints.make_room(leaf);
         }

@@ -78,7 +78,7 @@ impl<'a> Reservation<'a> {
             return true;
         }
         let fits = |bytes: u64| Some(bytes + missing).filter(|&bytes| bytes <= self.limit);
-        let reserved = self.context.bytes.try_update(Relaxed, Relaxed, fits).is_ok();
+        let reserved = self.context.bytes.fetch_update(Relaxed, Relaxed, fits).is_ok();
         self.reserved += if reserved { missing } else { 0 };
         reserved
     }

@@ -295,14 +295,14 @@ impl Leaf {
     }
 
     pub(in crate::packed) fn set_downloaded(&mut self, slot: Slot, downloaded: u32) {
-        match self.content(slot) {
-            SlotContent::Empty(empty) => {
+        match (self.content(slot), NarrowDownloads::new(downloaded)) {
+            (SlotContent::Empty(empty), _) => {
                 self.set(slot, SlotContent::Empty(NoPeers::new(downloaded, empty.latest())));
             }
-            SlotContent::One(one) if let Some(downloaded) = NarrowDownloads::new(downloaded) => {
+            (SlotContent::One(one), Some(downloaded)) => {
                 self.set(slot, SlotContent::One(one.announced(one.role(), one.stamp(), downloaded)));
             }
-            SlotContent::One(_) | SlotContent::Few(_) => {
+            (SlotContent::One(_) | SlotContent::Few(_), _) => {
                 let few = self.make_few(slot);
                 match u8::try_from(downloaded) {
                     Ok(narrow) if few.downloaded() != WIDE_DOWNLOADS && narrow != WIDE_DOWNLOADS => {
@@ -311,7 +311,7 @@ impl Leaf {
                     _ => self.set_wide(slot, few, downloaded),
                 }
             }
-            SlotContent::Large(_) => unreachable!("kept beside the tables"),
+            (SlotContent::Large(_), _) => unreachable!("kept beside the tables"),
         }
     }
 
