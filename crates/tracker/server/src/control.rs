@@ -36,10 +36,13 @@ impl Control {
                 let mut rules = rules.clone();
                 if let Some(list) = list(&mut rules) {
                     let (name, file) = (L::NAME, list.path().display().to_string());
-                    *list = list
+                    let read = list
                         .load_again()
                         .inspect_err(|error| error!(%error, "the {name} stays as it was"))?;
-                    info!(file, entries = list.list().entries(), "{name} read again");
+                    if !Arc::ptr_eq(read.list(), list.list()) {
+                        info!(file, entries = read.list().entries(), "{name} read again");
+                    }
+                    *list = read;
                 }
                 Ok(rules)
             })

@@ -45,7 +45,7 @@ named! {
         NotConnected = "not_connected",
         /// Its torrent is not served.
         NotAllowed = "not_allowed",
-        /// The tracker is private, and the request has no known passkey.
+        /// The tracker is private, and the request has no known passkey, or one that has expired.
         NoPasskey = "no_passkey",
         /// Its address is on the list of refused networks.
         RefusedAddress = "refused_address",

@@ -29,6 +29,8 @@ pub(crate) enum Refusal {
     NoPasskey,
     #[error("this passkey is not known here: get the tracker's address from its site again")]
     WrongPasskey,
+    #[error("this passkey has expired: renew it at the tracker's site")]
+    ExpiredPasskey,
     #[error("this tracker refuses requests from your address")]
     RefusedAddress,
     #[error("too many requests from your address; try again later")]
@@ -57,7 +59,7 @@ impl Refusal {
             }
             Self::NotConnected => Reason::NotConnected,
             Self::NotAllowed => Reason::NotAllowed,
-            Self::NoPasskey | Self::WrongPasskey => Reason::NoPasskey,
+            Self::NoPasskey | Self::WrongPasskey | Self::ExpiredPasskey => Reason::NoPasskey,
             Self::RefusedAddress => Reason::RefusedAddress,
             Self::TooOften => Reason::TooOften,
             Self::Address => Reason::Address,

@@ -135,11 +135,15 @@ impl Rules {
     }
 
     /// Refuses a request without the passkey of a member, if only members are served.
-    pub(crate) fn is_member(&self, passkey: Option<Escaped<'_>>) -> Result<(), Refusal> {
+    pub(crate) fn is_member(&self, passkey: Option<Escaped<'_>>, now: Timestamp) -> Result<(), Refusal> {
         let Some(list) = &self.passkeys else { return Ok(()) };
         let passkey = passkey.ok_or(Refusal::NoPasskey)?;
-        let known = |passkey: &str| list.list().admits(passkey.as_bytes()).then_some(());
-        passkey.parse::<LONGEST_PASSKEY, _>(known).ok_or(Refusal::WrongPasskey)
+        let known = |passkey: &str| {
+            let member = list.list().find(passkey.as_bytes())?;
+            let is_expired = member.until.is_some_and(|until| until <= now);
+            Some(if is_expired { Err(Refusal::ExpiredPasskey) } else { Ok(()) })
+        };
+        passkey.parse::<LONGEST_PASSKEY, _>(known).ok_or(Refusal::WrongPasskey)?
     }
 
     pub(crate) fn is_allowed(&self, info_hash: &InfoHash) -> Result<(), Refusal> {

@@ -5,5 +5,7 @@ mod captured;
 mod example;
 mod floods;
 mod https;
+mod lists;
 mod rules;
 mod serve_http;
+mod watch;

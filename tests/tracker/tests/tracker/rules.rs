@@ -126,23 +126,28 @@ fn list_of(rules: &LiveRules) -> AccessList {
 #[test]
 fn members_of_a_private_tracker_announce_with_their_passkeys() {
     let folder = Folder::empty();
-    let list = folder.write("passkeys", "alice-1234\nbob-56789 # since May\n");
+    let dates = "carol-345 name=carol until=2020-01-01\ndave-6789 until=9999-12-31T23:59:59Z\n";
+    let list = folder.write("passkeys", &format!("alice-1234\nbob-56789 # since May\n{dates}"));
     let passkeys = PasskeyList::load(KEY, &list).expect("a good list");
     let tracker = over(with(Rules::new(), |rules| rules.passkeys = Some(passkeys)));
     let (mut client, id) = Client::of(tracker.udp[0]).connected();
     // BEP 41: options may contain the URL in pieces, and other options may come between.
-    for good in
-        [&b"\x01\x02\x05/bob-\x01\x02\x0e56789/announce\x00"[..], b"\x09\x02ab\x02\x16/%61lice-1234/announce"]
-    {
+    for good in [
+        &b"\x01\x02\x05/bob-\x01\x02\x0e56789/announce\x00"[..],
+        b"\x09\x02ab\x02\x16/%61lice-1234/announce",
+        b"\x02\x13/dave-6789/announce",
+    ] {
         client.announce(AnnounceRequest { trailing: good, ..announce(id) });
     }
-    let (none, wrong) = (
+    let (none, wrong, expired) = (
         "this tracker is private: announce to the address with your passkey that its site gives you",
         "this passkey is not known here: get the tracker's address from its site again",
+        "this passkey has expired: renew it at the tracker's site",
     );
     for (trailing, expected) in [
         (&b""[..], none),
         (b"\x02\x14/ALICE-1234/announce", wrong),
+        (b"\x02\x13/carol-345/announce", expired),
         (&[b"\x02\xff/".as_slice(), &[b'a'; 254], b"\x02\x09/announce"].concat(), wrong),
     ] {
         assert_eq!(client.refusal(AnnounceRequest { trailing, ..announce(id) }), expected, "{trailing:?}");
@@ -153,6 +158,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     let answer = over_http(&tracker, &format!("/alice-1234/announce?{}", query(LISTED)));
     assert!(answer.contains("8:complete"), "{answer}");
     assert_eq!(refusal_over_http(&tracker, "/ALICE-1234", LISTED), wrong);
+    assert_eq!(refusal_over_http(&tracker, "/carol-345", LISTED), expired);
     assert_eq!(refusal_over_http(&tracker, "", LISTED), none);
     assert_eq!(get(tracker.http[0], "/alice-1234/stats").status, 404);
 
@@ -162,7 +168,7 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
         client.try_announce(AnnounceRequest { trailing: alice, ..announce(id) }).is_err()
     });
     let counts = tracker.control.metrics.counts();
-    assert!(counts.udp.refused(Reason::NoPasskey) >= 5 && counts.http.refused(Reason::NoPasskey) == 2);
+    assert!(counts.udp.refused(Reason::NoPasskey) >= 6 && counts.http.refused(Reason::NoPasskey) == 3);
 }
 
 #[test]

@@ -88,9 +88,9 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, help_heading = LISTENING)]
     pub(crate) admin_tls: bool,
 
-    /// File of the API's tokens, one per line: SECRET read,write,peers. A secret has 16 characters or more;
-    /// the rights follow it. Without this option the tracker makes a random token for read and write, and
-    /// shows it with the dashboard's address if standard error is a terminal.
+    /// File of the API's tokens, one per line: SECRET read,write,peers,members. A secret has 16 characters or
+    /// more; the rights follow it. Without this option the tracker makes a random token for read and write,
+    /// and shows it with the dashboard's address if standard error is a terminal.
     #[arg(long, value_name = "FILE", help_heading = LISTENING)]
     pub(crate) admin_tokens: Option<PathBuf>,
 
@@ -230,8 +230,10 @@ pub(crate) struct Live {
     #[arg(long, value_name = "FILE", help_heading = ACCESS)]
     pub(crate) deny_list: Option<PathBuf>,
 
-    /// File of the passkeys of a private tracker, one per line: 8 to 128 of A-Z, a-z, 0-9, _ and -. Members
-    /// announce to http:// or udp://ADDR/PASSKEY/announce; docs/operate/coming-from.md has the other forms.
+    /// File of the passkeys of a private tracker, one per line: KEY, or KEY name=alice until=2027-12-31. A
+    /// key is 8 to 128 of A-Z, a-z, 0-9, _ and -. It is refused from its date, in UTC, or time, such as
+    /// 2027-12-31T18:00:00Z. Members announce to http:// or udp://ADDR/KEY/announce;
+    /// docs/operate/coming-from.md has the other forms.
     #[arg(long, value_name = "FILE", help_heading = ACCESS)]
     pub(crate) passkeys: Option<PathBuf>,
 

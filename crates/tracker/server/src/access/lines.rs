@@ -21,7 +21,7 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 pub(super) fn read_set<const N: usize>(
     path: &Path,
     shortest: u64,
-    read: impl Fn(&Path, &Line<'_>) -> Result<[u8; N], AccessError>,
+    mut read: impl FnMut(&Path, &Line<'_>) -> Result<[u8; N], AccessError>,
 ) -> Result<SortedSet<N>, AccessError> {
     let too_long = |entries| AccessError::TooLong { path: path.to_owned(), entries };
     let mut lines = Lines::open(path)?;

@@ -6,8 +6,9 @@
 //! list itself never changes, so a lookup takes no lock. [`add_line`] and [`remove_line`] edit a file for an
 //! operator without a shell.
 //!
-//! A line contains one entry. Empty lines, comments that begin with `#`, CRLF, blanks around an entry, the
-//! byte order mark of UTF-8 and repeated entries are allowed. A line has at most 65,535 bytes.
+//! A line contains one entry; a passkey may have a name and a date behind it. Empty lines, comments that
+//! begin with `#`, CRLF, blanks around an entry, the byte order mark of UTF-8 and repeated entries are
+//! allowed. A line has at most 65,535 bytes.
 //!
 //! ```
 //! use swarmkeep_tracker::access::{Access, Change, InfoHashList, Watched};
@@ -42,9 +43,11 @@ use std::{io, path::PathBuf};
 use swarmkeep::{InfoHash, bittorrent::in_words};
 
 pub use edit::{add_line, remove_line};
+pub(crate) use edit::{add_passkey, edit_passkey, list_passkeys};
 pub use list::{InfoHashList, parse_info_hash};
 pub use networks::Networks;
-pub use passkeys::Passkeys;
+pub use passkeys::{Member, Passkeys};
+pub(crate) use passkeys::{date, fingerprint, parse_date, parse_name};
 pub use watch::{Change, Watched};
 
 /// The torrents that the tracker serves.
@@ -132,9 +135,9 @@ pub enum AccessError {
         /// The entry, escaped, no more than about 80 characters of it.
         text: String,
     },
-    /// An entry is not a passkey.
+    /// An entry is not a passkey, or its name or date is invalid.
     #[error(
-        "passkey list {}, line {line}: not a passkey: give 8 to 128 of A-Z, a-z, 0-9, _ and -, other than `announce`",
+        "passkey list {}, line {line}: not a passkey with its name and date: give KEY or KEY name=alice until=2027-12-31; a key is 8 to 128 of A-Z, a-z, 0-9, _ and -, other than `announce`",
         path.display()
     )]
     Passkey {
@@ -165,24 +168,4 @@ pub enum AccessError {
         /// The list.
         path: PathBuf,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_allow_list_admits_its_entries_and_a_deny_list_all_others() {
-        let [on, off] = [1, 2].map(|byte| InfoHash::new([byte; 20]));
-        let list = || InfoHashList::from_iter([on]);
-        for (access, admitted) in [
-            (Access::default(), [true, true]),
-            (Access::Allow(list()), [true, false]),
-            (Access::Deny(list()), [false, true]),
-            (Access::Allow(InfoHashList::default()), [false, false]),
-            (Access::Deny(InfoHashList::default()), [true, true]),
-        ] {
-            assert_eq!([on, off].map(|info_hash| access.admits(&info_hash)), admitted, "{access:?}");
-        }
-    }
 }

@@ -1,14 +1,25 @@
 //! The members of a private tracker.
 
-use std::{fmt, path::Path};
+use std::{
+    collections::HashMap,
+    fmt,
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
+use data_encoding::HEXLOWER;
+use sha2::{Digest as _, Sha256};
 use siphasher::sip128::SipHasher24;
-use swarmkeep::HashKey;
+use swarmkeep::{HashKey, Timestamp};
 use swarmkeep_tracker_protocol::is_passkey;
 
-use super::{AccessError, lines::read_set, set::SortedSet};
+use super::{
+    AccessError,
+    lines::{Line, read_set},
+    set::SortedSet,
+};
 
-/// An immutable set of passkeys, with 17 bytes per key.
+/// An immutable set of passkeys, with 17 bytes per key, and some 100 more for a name or a date.
 ///
 /// The set contains only a keyed hash of each passkey (SipHash-2-4 with 128 bits). So no passkey can be read
 /// from the tracker's memory or logs after the file has been read. The time of a lookup reveals nothing:
@@ -18,28 +29,48 @@ use super::{AccessError, lines::read_set, set::SortedSet};
 pub struct Passkeys {
     key: SipHasher24,
     hashes: SortedSet<16>,
+    /// The members with a name or a date.
+    named: HashMap<[u8; 16], Member>,
+}
+
+/// What a list says of one passkey.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Member {
+    /// The name of the member, if the line gives one. Several passkeys may have the same.
+    pub name: Option<Box<str>>,
+    /// The time from which the passkey is refused, if the line gives one.
+    pub until: Option<Timestamp>,
 }
 
 impl Passkeys {
-    /// Reads a text file with [one passkey per line](crate::access), each [of its form](is_passkey). Upper
-    /// and lower case differ. `key` is a random secret that has no other use. Blocks on the disk.
+    /// Reads a text file with [one passkey per line](crate::access), each [of its form](is_passkey), and
+    /// after it `name=NAME` and `until=DATE`, or one of them, or none. Upper and lower case differ. Of
+    /// several lines with the same passkey, the last with a name or a date counts. `key` is a random secret
+    /// that has no other use. Blocks on the disk.
     ///
     /// # Errors
     /// [`AccessError`] names the invalid line and the expected form. It never contains the line itself.
     pub fn load(path: impl AsRef<Path>, key: HashKey) -> Result<Self, AccessError> {
         let [first, second] = key.words();
         let key = SipHasher24::new_with_keys(first, second);
+        let mut named = HashMap::new();
         let hashes = read_set(path.as_ref(), SHORTEST_LINE, |path, line| {
-            let wrong = || AccessError::Passkey { path: path.to_owned(), line: line.number };
-            hash(&key, line.entry.as_bytes()).ok_or_else(wrong)
+            let (passkey, member) = entry(path, line)?;
+            let hash = key.hash(passkey.as_bytes()).as_bytes();
+            if member != Member::default() {
+                named.insert(hash, member);
+            }
+            Ok(hash)
         })?;
-        Ok(Self { key, hashes })
+        Ok(Self { key, hashes, named })
     }
 
-    /// Whether the set contains this passkey. Bytes that cannot be a passkey are not hashed, whatever their
-    /// number.
-    pub fn admits(&self, passkey: &[u8]) -> bool {
-        hash(&self.key, passkey).is_some_and(|hash| self.hashes.contains(&hash))
+    /// The member with this passkey, if the set contains it. Bytes that cannot be a passkey are not hashed,
+    /// whatever their number. Names and dates are looked up for members only: a guess costs the same.
+    pub fn find(&self, passkey: &[u8]) -> Option<&Member> {
+        static UNNAMED: Member = Member { name: None, until: None };
+        let hash = is_passkey(passkey).then(|| self.key.hash(passkey).as_bytes())?;
+        self.hashes.contains(&hash).then(|| self.named.get(&hash).unwrap_or(&UNNAMED))
     }
 
     /// The number of different passkeys.
@@ -63,9 +94,61 @@ impl fmt::Debug for Passkeys {
 /// 8 characters and the end of the line.
 const SHORTEST_LINE: u64 = 9;
 
-/// The stored hash of a passkey; `None` if `passkey` is not one.
-fn hash(key: &SipHasher24, passkey: &[u8]) -> Option<[u8; 16]> {
-    is_passkey(passkey).then(|| key.hash(passkey).as_bytes())
+/// The passkey of a line and its member.
+pub(super) fn entry<'l>(path: &Path, line: &Line<'l>) -> Result<(&'l str, Member), AccessError> {
+    parse(line.entry).ok_or_else(|| AccessError::Passkey { path: path.to_owned(), line: line.number })
+}
+
+fn parse(entry: &str) -> Option<(&str, Member)> {
+    let mut words = entry.split_ascii_whitespace();
+    let passkey = words.next().filter(|word| is_passkey(word.as_bytes()))?;
+    let mut member = Member::default();
+    for word in words {
+        let is_first = match word.split_once('=')? {
+            ("name", name) => member.name.replace(parse_name(name)?).is_none(),
+            ("until", date) => member.until.replace(parse_date(date)?).is_none(),
+            _ => false,
+        };
+        if !is_first {
+            return None;
+        }
+    }
+    Some((passkey, member))
+}
+
+/// The name of a member: 1 to 64 letters, digits, `_`, `-`, `.`, `@` and `+`.
+pub(crate) fn parse_name(text: &str) -> Option<Box<str>> {
+    let is_allowed = |c: char| c.is_alphanumeric() || "_-.@+".contains(c);
+    ((1..=64).contains(&text.chars().count()) && text.chars().all(is_allowed)).then(|| text.into())
+}
+
+/// A time of RFC 3339 in UTC, or a date, which is its first second.
+pub(crate) fn parse_date(text: &str) -> Option<Timestamp> {
+    let time = if text.len() == 10 { format!("{text}T00:00:00Z") } else { text.to_owned() };
+    Timestamp::try_from(humantime::parse_rfc3339(&time).ok()?).ok()
+}
+
+/// The same, in RFC 3339.
+pub(crate) fn date(time: Timestamp) -> String {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs());
+    humantime::format_rfc3339_seconds(time).to_string()
+}
+
+/// A name of a passkey that does not reveal it: 16 hexadecimal digits of its SHA-256. It is the same in all
+/// trackers, before a restart and after it.
+pub(crate) fn fingerprint(passkey: &str) -> String {
+    let digest: [u8; 32] =
+        Sha256::new_with_prefix("swarmkeep passkey ").chain_update(passkey).finalize().into();
+    HEXLOWER.encode(&digest[..8])
+}
+
+impl Member {
+    /// The line of the member.
+    pub(crate) fn line(&self, passkey: &str) -> String {
+        let name = self.name.iter().map(|name| format!(" name={name}"));
+        let until = self.until.iter().map(|&until| format!(" until={}", date(until)));
+        name.chain(until).fold(passkey.to_owned(), |line, more| line + &more)
+    }
 }
 
 #[cfg(test)]
@@ -74,57 +157,15 @@ mod tests {
 
     use super::*;
 
-    fn load_under(key: u8, text: &str) -> Result<Passkeys, AccessError> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("passkeys");
-        fs::write(&path, text).unwrap();
-        Passkeys::load(&path, HashKey::from_bytes([key; 16]))
-    }
-
-    fn load(text: &str) -> Result<Passkeys, AccessError> {
-        load_under(1, text)
-    }
-
-    #[test]
-    fn only_members_are_admitted() {
-        let longest = "x".repeat(128);
-        let passkeys =
-            load(&format!("# ours\r\nAlice-1_\r\n\nbobbobbob # since 2019\n{longest}\nAlice-1_")).unwrap();
-        assert_eq!((passkeys.len(), passkeys.is_empty()), (3, false));
-        for member in ["Alice-1_", "bobbobbob", &longest] {
-            assert!(passkeys.admits(member.as_bytes()), "{member}");
-        }
-        for stranger in
-            ["", "alice-1_", "Alice-1_\r", "Alice-1", "bobbobbo", "bobbobbobb", &longest[1..], "# ours"]
-        {
-            assert!(!passkeys.admits(stranger.as_bytes()), "{stranger}");
-        }
-        assert!(!passkeys.admits(&[b'x'; 129]) && !passkeys.admits(&[0xff; 8]));
-        assert!(load("").unwrap().is_empty());
-    }
-
     #[test]
     fn the_stored_hash_depends_on_the_key() {
-        let [one, other] = [1, 2].map(|key| load_under(key, "AliceAlice\n").unwrap());
-        let kept = |passkeys: &Passkeys| hash(&passkeys.key, b"AliceAlice").unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "AliceAlice name=alice\nBobBobBob\n").unwrap();
+        let [one, other] =
+            [1, 2].map(|key| Passkeys::load(file.path(), HashKey::from_bytes([key; 16])).unwrap());
+        let kept = |passkeys: &Passkeys| passkeys.key.hash(b"AliceAlice").as_bytes();
         assert!(one.hashes.contains(&kept(&one)) && other.hashes.contains(&kept(&other)));
         assert!(!one.hashes.contains(&kept(&other)));
-    }
-
-    #[test]
-    fn neither_a_set_nor_an_error_shows_a_passkey() {
-        assert_eq!(format!("{:?}", load("SecretSecret\n").unwrap()), "Passkeys(1 secret)");
-        let long = "Secret".repeat(30_000);
-        for wrong in
-            ["announce", "Secret", "Secret Secret", "SecretSécret", "Secret\0Secret", &long[..129], &long]
-        {
-            let error = load(&format!("SecretSecret\n{wrong}\n")).unwrap_err();
-            for text in [format!("{error:?}"), error.to_string()] {
-                assert!(!text.contains("Secret"), "{text}");
-                assert!(text.contains("line 2") || text.contains("line: 2"), "{text}");
-            }
-        }
-        let error = load("SecretSecret\nSecret/Secret\n").unwrap_err().to_string();
-        assert!(error.ends_with("give 8 to 128 of A-Z, a-z, 0-9, _ and -, other than `announce`"), "{error}");
+        assert_eq!((one.len(), one.named.len()), (2, 1), "a key without a name takes 17 bytes as before");
     }
 }

@@ -110,7 +110,7 @@ impl HttpHandler {
         let is_in_time = |ip: IpAddr| rules.is_in_time(ip.to_canonical(), scrape.unwrap_or(0), now);
         let is_open = rules.rate.is_none() && rules.refused.is_none();
         let admitted = request.client.map_or(is_open.then_some(()).ok_or(Refusal::NoClient), is_in_time);
-        let answered = match (admitted.and_then(|()| rules.is_member(passkey)), kind) {
+        let answered = match (admitted.and_then(|()| rules.is_member(passkey, now)), kind) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,
             (Ok(()), _) => self.announce(rules, request, now, rng, out).await,

@@ -62,7 +62,7 @@ impl BatchContext<'_> {
             Some(request) => {
                 Ok(PacketOutcome::Announce(transaction_id, self.announce_of(&request, source, listener)?))
             }
-            None => self.rules.is_member(None).map(|()| PacketOutcome::Scrape(transaction_id)),
+            None => self.rules.is_member(None, self.now).map(|()| PacketOutcome::Scrape(transaction_id)),
         });
         understood.unwrap_or_else(|refusal| PacketOutcome::Refused(transaction_id, refusal))
     }
@@ -77,7 +77,7 @@ impl BatchContext<'_> {
     ) -> Result<Announce, Refusal> {
         if self.rules.passkeys.is_some() {
             let mut url = ArrayVec::new();
-            self.rules.is_member(passkey_of(request, &mut url))?;
+            self.rules.is_member(passkey_of(request, &mut url), self.now)?;
         }
         self.rules.is_allowed(&request.info_hash)?;
         let endpoint = self.rules.endpoint(source.ip(), request.port, listener)?;
