@@ -16,7 +16,8 @@ const DETAILS: &str = "\
 #[derive(Debug, clap::Args)]
 #[command(after_help = DETAILS)]
 pub(crate) struct Args {
-    /// The rights of the token: to read, to change the tracker, to see the addresses of peers.
+    /// The rights of the token: to read, to change the tracker, to see the addresses of peers, to see and
+    /// change the passkeys of members.
     #[arg(value_delimiter = ',', default_value = "read,write", value_parser = named(Scope::ALL, Scope::name))]
     rights: Vec<Scope>,
 }

@@ -28,6 +28,8 @@ named! {
         Write = "write",
         /// Read the addresses of peers.
         Peers = "peers",
+        /// Read and change the passkeys of members.
+        Members = "members",
     }
 }
 
@@ -35,6 +37,7 @@ impl Scope {
     /// The scope that a request needs.
     pub(crate) fn of(method: &Method, path: &str) -> Self {
         match *method {
+            _ if path.contains("/passkeys") => Self::Members,
             Method::GET | Method::HEAD if path.ends_with("/peers") => Self::Peers,
             Method::GET | Method::HEAD => Self::Read,
             _ => Self::Write,
@@ -91,11 +94,16 @@ impl Token {
     /// # Errors
     /// [`TokenError::NoEntropy`], or [`TokenError::NoScope`].
     pub fn draw(scopes: &[Scope]) -> Result<(Self, String), TokenError> {
-        let mut bytes = [0; 24];
-        SysRng.try_fill_bytes(&mut bytes).map_err(TokenError::NoEntropy)?;
-        let secret = BASE64URL_NOPAD.encode(&bytes);
+        let secret = draw_secret().map_err(TokenError::NoEntropy)?;
         Ok((Self::new(&secret, scopes)?, secret))
     }
+}
+
+/// Draws 192 bits, in characters that a URL takes.
+pub(crate) fn draw_secret() -> Result<String, SysError> {
+    let mut bytes = [0; 24];
+    SysRng.try_fill_bytes(&mut bytes)?;
+    Ok(BASE64URL_NOPAD.encode(&bytes))
 }
 
 /// Parses `SECRET scope[,scope]`, a line of a file of tokens.
@@ -124,16 +132,16 @@ impl fmt::Debug for Token {
 #[non_exhaustive]
 pub enum TokenError {
     /// There are not two words.
-    #[error("a token is a secret and its scopes, with a space between: SECRET read,write,peers")]
+    #[error("a token is a secret and its scopes, with a space between: SECRET read,write,peers,members")]
     Line,
     /// The secret is too short, or cannot be sent in a header.
     #[error("a token's secret takes {} or more visible ASCII characters", Token::SHORTEST)]
     Secret,
     /// A word is not a scope.
-    #[error("a token's scopes are read, write and peers, with commas between")]
+    #[error("a token's scopes are read, write, peers and members, with commas between")]
     Scope,
     /// There is no scope.
-    #[error("a token takes at least one scope of read, write and peers")]
+    #[error("a token takes at least one scope of read, write, peers and members")]
     NoScope,
     /// The operating system gave no randomness for the key.
     #[error("no randomness from the operating system, which the hash of tokens needs: {0}")]
@@ -310,6 +318,8 @@ mod tests {
             (Method::HEAD, "/torrents/x/peers", Scope::Peers),
             (Method::DELETE, "/torrents/x", Scope::Write),
             (Method::PUT, "/access/x/peers", Scope::Write),
+            (Method::GET, "/passkeys", Scope::Members),
+            (Method::DELETE, "/passkeys/x", Scope::Members),
         ] {
             assert_eq!(Scope::of(&method, path), scope, "{method} {path}");
         }

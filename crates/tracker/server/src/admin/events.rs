@@ -9,6 +9,7 @@ use axum::{
 use futures_util::stream::unfold;
 
 use super::{
+    api::NoQuery,
     problem::{Problem, Problems},
     state::AdminState,
     stats::Stats,
@@ -26,7 +27,7 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
     Problems,
     (status = 503, description = "There are 16 listeners already.", body = Problem, content_type = "application/problem+json"),
 ))]
-pub(super) async fn events(State(admin): State<Arc<AdminState>>) -> Response {
+pub(super) async fn events(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Response {
     let Ok(listener) = Arc::clone(&admin.listeners).try_acquire_owned() else {
         return Problem::busy("there are 16 listeners already; close one").into_response();
     };

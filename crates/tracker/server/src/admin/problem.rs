@@ -29,6 +29,9 @@ pub(super) struct Problem {
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "only for the document")]
 pub(super) enum Problems {
+    /// The path or a parameter is wrong, or there is no such parameter.
+    #[response(status = 400, content_type = "application/problem+json")]
+    BadRequest(#[to_schema] Problem),
     /// There is no token, or it is unknown.
     #[response(status = 401, content_type = "application/problem+json")]
     Unauthorized(#[to_schema] Problem),
@@ -38,6 +41,18 @@ pub(super) enum Problems {
     /// The token is wrong, and there were too many wrong tokens in the last second.
     #[response(status = 429, content_type = "application/problem+json")]
     TooManyRequests(#[to_schema] Problem),
+}
+
+/// Problems with a list and its file.
+#[derive(IntoResponses)]
+#[allow(dead_code, reason = "only for the document")]
+pub(super) enum ListProblems {
+    /// There is no list.
+    #[response(status = 409, content_type = "application/problem+json")]
+    NoList(#[to_schema] Problem),
+    /// The file cannot be read or edited.
+    #[response(status = 503, content_type = "application/problem+json")]
+    NoFile(#[to_schema] Problem),
 }
 
 impl Problem {

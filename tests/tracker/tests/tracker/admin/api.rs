@@ -16,7 +16,7 @@ use swarmkeep::{
 };
 use swarmkeep_kit::folder::{Refusal, Simulated};
 use swarmkeep_store_tests::{until, with};
-use swarmkeep_tracker::{AccessList, ListKind};
+use swarmkeep_tracker::{AccessList, ListKind, PasskeyList, Server};
 use swarmkeep_tracker_protocol::http::ScrapeResponse;
 
 use swarmkeep_tests::{
@@ -115,7 +115,7 @@ fn access_needs_a_token_that_has_the_scope() {
     }
     assert_eq!(get(tracker.admin, "/api/v1/openapi.json").status, 200, "without a token");
     let scopes = |secret| get_with(tracker.admin, "/api/v1/token", secret).json()["scopes"].clone();
-    assert_eq!((scopes(ALL), scopes(READ)), (["read", "write", "peers"].into(), ["read"].into()));
+    assert_eq!((scopes(ALL), scopes(READ)), (["read", "write", "peers", "members"].into(), ["read"].into()));
     let answer = get_with(tracker.admin, &format!("{torrent}/peers"), READ);
     assert!(refusal(&answer, 403).contains("scope `peers`"), "{answer:?}");
 
@@ -332,6 +332,76 @@ fn the_list_of_torrents_is_edited_and_heeded_at_once() {
     assert_eq!(api(&tracker, "access")["entries"], 21);
     let open = Tracker::over(packed());
     refusal(&ask(open.admin, "PUT", &format!("/api/v1/access/{}", hash(1)), &bearing(WRITE)).answer(), 409);
+}
+
+#[test]
+fn passkeys_are_made_listed_dated_and_revoked_and_shown_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("passkeys");
+    std::fs::write(&path, "# by hand\nalice-1234 # a comment\r\nbob-56789 name=bob").expect("a file");
+    let list = PasskeyList::load(HashKey::from_bytes([1; 16]), &path).expect("a list");
+    let config = with(config(), |config| {
+        config.rules.passkeys = Some(list);
+        config.http.push(any_port("127.0.0.1"));
+    });
+    let server = Server::bind(&config, packed()).expect("loopback");
+    let admin = server.admin_address().expect("bound").expect("configured");
+    let tracker = swarmkeep_tests::Tracker::of(server);
+    let call = |method: &str, path: &str| {
+        let answer = ask(admin, method, &format!("/api/v1/passkeys{path}"), &bearing(ALL)).answer();
+        assert_eq!(answer.status, 200, "{method} {path}: {answer:?}");
+        answer.json()
+    };
+    let admitted = |passkey: &str| {
+        let query = "info_hash=aaaaaaaaaaaaaaaaaaaa&peer_id=-XX0000-abcdefghijkl&port=6881&left=1";
+        let answer = get(tracker.http[0], &format!("/{passkey}/announce?{query}"));
+        String::from_utf8_lossy(&answer.body).contains("8:complete")
+    };
+    refusal(&ask(admin, "GET", "/api/v1/passkeys", &bearing(READ)).answer(), 403);
+    refusal(&ask(admin, "POST", "/api/v1/passkeys", &bearing(WRITE)).answer(), 403);
+    for wrong in ["name=a%20b", "name=", "until=2027", "until=2027-02-30", "limit=1"] {
+        let answer = ask(admin, "POST", &format!("/api/v1/passkeys?{wrong}"), &bearing(ALL)).answer();
+        assert!(refusal(&answer, 400).contains(wrong.split('=').next().expect("a name")), "{answer:?}");
+    }
+
+    let made: Vec<_> = (0..4).map(|_| call("POST", "?name=carol&until=2099-01-01")).collect();
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let [passkey, other] = [0, 1].map(|n| text(&made[n]["passkey"]));
+    assert!(passkey.len() == 32 && passkey != other && admitted(&passkey), "{made:?}");
+    let mut expected: Vec<_> = made.iter().map(|one| text(&one["fingerprint"])).collect();
+    expected.sort();
+    let (mut listed, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = call("GET", &format!("?name=carol&limit=2{after}"));
+        listed.extend(page["passkeys"].as_array().expect("a list").clone());
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(listed.iter().map(|one| text(&one["fingerprint"])).collect::<Vec<_>>(), expected);
+    let until = "2099-01-01T00:00:00Z";
+    let first = json!({ "fingerprint": expected[0], "name": "carol", "until": until, "expired": false });
+    assert_eq!(listed[0], first);
+
+    let place = format!("/{}", text(&made[0]["fingerprint"]));
+    assert_eq!(call("PUT", &format!("{place}?until=2020-01-01"))["expired"], true);
+    assert!(!admitted(&passkey) && admitted(&other));
+    assert_eq!(call("PUT", &format!("{place}?name=dora"))["until"], Value::Null);
+    assert!(admitted(&passkey) && admitted("alice-1234"));
+    assert_eq!(call("DELETE", &place)["name"], "dora");
+    refusal(&ask(admin, "DELETE", &format!("/api/v1/passkeys{place}"), &bearing(ALL)).answer(), 404);
+    assert!(!admitted(&passkey));
+    let all = call("GET", "");
+    let alice = all["passkeys"].as_array().expect("a list").iter().find(|one| one["name"] == Value::Null);
+    let alice = text(&alice.expect("without a name")["fingerprint"]);
+    assert_eq!(alice, "75bc0ac56f0279b4");
+    call("PUT", &format!("/{alice}?until=2099-01-01"));
+    let file = std::fs::read_to_string(&path).expect("a file");
+    let by_hand = format!("# by hand\nalice-1234 until={until} # a comment\r\nbob-56789 name=bob\n");
+    assert!(
+        file.starts_with(&by_hand) && file.contains(&format!("\n{other} name=carol until={until}\n")),
+        "{file}"
+    );
+    assert!(!all.to_string().contains(&other) && !file.contains(&passkey));
 }
 
 #[test]

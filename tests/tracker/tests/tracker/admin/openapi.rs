@@ -3,10 +3,10 @@
 use std::{collections::BTreeSet, fs};
 
 use serde_json::{Value, json};
-use swarmkeep::{AnnounceEvent, InfoHash};
+use swarmkeep::{AnnounceEvent, HashKey, InfoHash};
 use swarmkeep_kit::folder::Simulated;
 use swarmkeep_store_tests::with;
-use swarmkeep_tracker::{AccessList, ListKind};
+use swarmkeep_tracker::{AccessList, ListKind, PasskeyList};
 
 use swarmkeep_tests::admin::{
     client::{Answer, ask, bearing, get},
@@ -93,9 +93,17 @@ impl DocumentedTrackers {
             let path = folder.path().join(name);
             fs::write(&path, "").expect("a file");
             let list = AccessList::load(ListKind::Deny, &path).expect("a list");
-            Tracker::with(&with(config(), |config| config.rules.access = Some(list)), packed())
+            let keys = path.with_extension("keys");
+            fs::write(&keys, "").expect("a file");
+            let passkeys = PasskeyList::load(HashKey::from_bytes([1; 16]), &keys).expect("a list");
+            let config = with(config(), |config| {
+                (config.rules.access, config.rules.passkeys) = (Some(list), Some(passkeys));
+            });
+            Tracker::with(&config, packed())
         });
-        fs::remove_file(folder.path().join("gone")).expect("there");
+        for gone in ["gone", "gone.keys"] {
+            fs::remove_file(folder.path().join(gone)).expect("there");
+        }
         let tracker = Tracker::keeping(&state(&Simulated::new(1)));
         let broken = Tracker::over(out_of_reach::repository());
         let trackers = Self { tracker, broken, listed, gone, _folder: folder };
@@ -108,7 +116,7 @@ impl DocumentedTrackers {
     }
 
     fn path(&self, template: &str) -> String {
-        template.replace("{info_hash}", &hash(KNOWN).to_string())
+        template.replace("{info_hash}", &hash(KNOWN).to_string()).replace("{fingerprint}", &"0".repeat(16))
     }
 
     fn answer(&self, method: &str, template: &str, status: u16) -> Answer {
@@ -120,8 +128,18 @@ impl DocumentedTrackers {
                 let (status, head) = asked.head();
                 Answer { status, head, body: asked.event().expect("an event").into() }
             }
-            (200, "/api/v1/access/{info_hash}") => ask(self.listed.admin, method, &path, &all).answer(),
-            (503, "/api/v1/access/{info_hash}") => ask(self.gone.admin, method, &path, &all).answer(),
+            (200, "/api/v1/access/{info_hash}" | "/api/v1/passkeys") => {
+                ask(self.listed.admin, method, &path, &all).answer()
+            }
+            (200, "/api/v1/passkeys/{fingerprint}") => {
+                let made = ask(self.listed.admin, "POST", "/api/v1/passkeys?name=a", &all).answer().json();
+                let made = made["fingerprint"].as_str().expect("of a passkey");
+                ask(self.listed.admin, method, &template.replace("{fingerprint}", made), &all).answer()
+            }
+            (404, "/api/v1/passkeys/{fingerprint}") => ask(self.listed.admin, method, &path, &all).answer(),
+            (503, "/api/v1/access/{info_hash}" | "/api/v1/passkeys" | "/api/v1/passkeys/{fingerprint}") => {
+                ask(self.gone.admin, method, &path, &all).answer()
+            }
             (200, _) => {
                 let answer = ask(address, method, &path, &all).answer();
                 self.put_back();

@@ -10,10 +10,10 @@ use utoipa::ToSchema;
 
 use super::query::{NoQuery, TorrentPath};
 use crate::{
-    AccessList, ListFormat as _, ListKind,
+    AccessList, ListFormat, ListKind, Listed, Rules,
     access::{AccessError, add_line, remove_line},
     admin::{
-        problem::{Problem, Problems},
+        problem::{ListProblems, Problem, Problems},
         state::AdminState,
     },
 };
@@ -43,7 +43,6 @@ pub(super) struct AccessEntry {
 /// Which torrents are served
 #[utoipa::path(get, path = "/access", tag = "access", responses(
     (status = 200, description = "The kind of the list, if there is one.", body = AccessRule),
-    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
     Problems,
 ))]
 pub(super) async fn rule(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Json<AccessRule> {
@@ -61,7 +60,6 @@ pub(super) async fn rule(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Js
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
         (status = 200, description = "The entry of the torrent.", body = AccessEntry),
-        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
         Problems,
     ))]
 pub(super) async fn entry(
@@ -80,17 +78,16 @@ pub(super) async fn entry(
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
         (status = 200, description = "It is on the list.", body = AccessEntry),
-        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
         Problems,
-        (status = 409, description = "There is no list.", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "The file cannot be edited.", body = Problem, content_type = "application/problem+json"),
+        ListProblems,
     ))]
 pub(super) async fn add(
     TorrentPath(info_hash): TorrentPath,
     _: NoQuery,
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<AccessEntry>, Problem> {
-    edit(&admin, info_hash, |path, info_hash| add_line(path, info_hash)).await
+    edit(&admin, |rules| &mut rules.access, move |path| add_line(path, &info_hash)).await?;
+    Ok(Json(entry_of(&admin, info_hash)))
 }
 
 /// Removes a torrent from the list
@@ -100,43 +97,40 @@ pub(super) async fn add(
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
         (status = 200, description = "It is not on the list.", body = AccessEntry),
-        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
         Problems,
-        (status = 409, description = "There is no list.", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "The file cannot be edited.", body = Problem, content_type = "application/problem+json"),
+        ListProblems,
     ))]
 pub(super) async fn remove(
     TorrentPath(info_hash): TorrentPath,
     _: NoQuery,
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<AccessEntry>, Problem> {
-    edit(&admin, info_hash, |path, info_hash| remove_line(path, info_hash)).await
+    edit(&admin, |rules| &mut rules.access, move |path| remove_line(path, &info_hash)).await?;
+    Ok(Json(entry_of(&admin, info_hash)))
 }
 
-async fn edit(
-    admin: &Arc<AdminState>,
-    info_hash: InfoHash,
-    edit: fn(&Path, &InfoHash) -> Result<bool, AccessError>,
-) -> Result<Json<AccessEntry>, Problem> {
+/// Reads or edits the file of a list, which is then read again if it has changed.
+pub(super) async fn edit<L: ListFormat, T: Send + 'static>(
+    admin: &AdminState,
+    list: fn(&mut Rules) -> &mut Option<Listed<L>>,
+    edit: impl FnOnce(&Path) -> Result<T, AccessError> + Send + 'static,
+) -> Result<T, Problem> {
     // One of two concurrent edits could be lost. An edit that has begun ends even if its client is gone.
     let turn = Arc::clone(&admin.editing).lock_owned().await;
-    let path = admin.control.rules.now().access.as_ref().map(|list| list.path().to_owned());
-    let Some(path) = path else {
-        return Err(Problem::conflict("there is no list of torrents: start the tracker with one"));
+    let listed = list(&mut Rules::clone(&admin.control.rules.now())).take();
+    let Some(path) = listed.map(|list| list.path().to_owned()) else {
+        return Err(Problem::conflict(format!("there is no {}: start the tracker with one", L::NAME)));
     };
     let control = admin.control.clone();
     let edited = tokio::spawn(async move {
-        let edited =
-            spawn_blocking(move || edit(&path, &info_hash)).await.expect("editing a list does not panic");
-        edited?;
+        let edited = spawn_blocking(move || edit(&path)).await.expect("editing a list does not panic")?;
         // Even if nothing was edited here, another process may have edited the file.
-        control.load_again(|rules| &mut rules.access).await?;
+        control.load_again(list).await?;
         drop(turn);
-        Ok::<_, AccessError>(())
+        Ok::<_, AccessError>(edited)
     });
     match edited.await {
-        Ok(Ok(())) => Ok(Json(entry_of(admin, info_hash))),
-        Ok(Err(error)) => Err(Problem::busy(error.to_string())),
+        Ok(edited) => edited.map_err(|error| Problem::busy(error.to_string())),
         // The runtime is shutting down.
         Err(_) => Err(Problem::busy("the tracker has been told to stop")),
     }

@@ -46,7 +46,6 @@ pub(super) struct Busiest {
 /// first request, and end a minute after the last request or when no client listens to events.
 #[utoipa::path(get, path = "/busiest", tag = "torrents", params(BusiestQuery), responses(
     (status = 200, description = "The result of the latest walk.", body = Busiest),
-    (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
     Problems,
 ))]
 pub(super) async fn busiest(

@@ -4,6 +4,7 @@ mod access;
 mod authorize;
 mod busiest;
 mod cursor;
+mod passkeys;
 mod query;
 mod scrape;
 mod statistics;
@@ -21,6 +22,7 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub(super) use self::query::NoQuery;
 use super::{events, problem::Problem, state::AdminState};
 
 /// The path of the document, which needs no token.
@@ -32,7 +34,7 @@ pub(super) const DOCUMENT: &str = "/api/v1/openapi.json";
         title = "swarmkeep's tracker",
         description = "The counts of a tracker, the torrents and peers that it knows, and changes to them. \
             Every request takes a token (`Authorization: Bearer SECRET`) with a scope: `peers` for addresses of peers, \
-            `write` for changes, `read` for everything else. Unknown query parameters are refused. \
+            `members` for passkeys, `write` for other changes, `read` for everything else. Unknown query parameters are refused. \
             Peer ids are never shown.",
     ),
     modifiers(&Bearer),
@@ -40,7 +42,7 @@ pub(super) const DOCUMENT: &str = "/api/v1/openapi.json";
     tags(
         (name = "statistics", description = "The state of the tracker, now and in the last hours."),
         (name = "torrents", description = "The torrents and their peers."),
-        (name = "access", description = "The list of torrents that are served or refused, if there is one."),
+        (name = "access", description = "The list of torrents that are served or refused, and the passkeys of members."),
     ),
 )]
 struct Description;
@@ -69,6 +71,8 @@ pub(super) fn router(admin: &Arc<AdminState>) -> (Router<Arc<AdminState>>, Strin
         .routes(routes!(torrents::peers))
         .routes(routes!(access::rule))
         .routes(routes!(access::entry, access::add, access::remove))
+        .routes(routes!(passkeys::list, passkeys::add))
+        .routes(routes!(passkeys::set_date, passkeys::revoke))
         .fallback(|| async { Problem::not_found("there is nothing at this path; see /api/v1/openapi.json") })
         .layer(middleware::from_fn_with_state(Arc::clone(admin), authorize::authorize));
     let (router, document) =

@@ -34,7 +34,7 @@ fn plain(rejection: &str) -> String {
 }
 
 /// An empty query.
-pub(super) struct NoQuery;
+pub(in crate::admin) struct NoQuery;
 
 impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
     type Rejection = Problem;

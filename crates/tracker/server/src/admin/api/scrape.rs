@@ -42,7 +42,6 @@ const PART: usize = 16_384;
 /// at a time.
 #[utoipa::path(get, path = "/scrape", tag = "torrents", responses(
     (status = 200, description = "All of them.", body = Vec<u8>, content_type = "application/octet-stream"),
-    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
     Problems,
     (status = 503, description = "The store cannot be reached, or two are under way.", body = Problem, content_type = "application/problem+json"),
 ))]

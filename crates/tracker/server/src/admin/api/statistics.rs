@@ -23,7 +23,6 @@ use crate::{
 /// It is gathered once per second, so a request costs the store nothing.
 #[utoipa::path(get, path = "/stats", tag = "statistics", responses(
     (status = 200, description = "The latest.", body = Stats),
-    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
     Problems,
 ))]
 pub(super) async fn stats(_: NoQuery, State(admin): State<Arc<AdminState>>) -> Json<Stats> {
@@ -33,7 +32,6 @@ pub(super) async fn stats(_: NoQuery, State(admin): State<Arc<AdminState>>) -> J
 /// Counts over all torrents
 #[utoipa::path(get, path = "/totals", tag = "statistics", responses(
     (status = 200, description = "The latest.", body = Totals),
-    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
     Problems,
     (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
 ))]
@@ -70,7 +68,6 @@ pub(super) struct Points {
 /// One point per ten seconds of the last six hours.
 #[utoipa::path(get, path = "/history", tag = "statistics", params(HistoryQuery), responses(
     (status = 200, description = "Those points.", body = Points),
-    (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
     Problems,
 ))]
 pub(super) async fn history(
@@ -88,14 +85,13 @@ pub(super) async fn history(
 /// The scopes of a token.
 #[derive(Serialize, ToSchema)]
 pub(super) struct About {
-    /// Some of `read`, `write` and `peers`.
+    /// Some of `read`, `write`, `peers` and `members`.
     scopes: Vec<&'static str>,
 }
 
 /// The scopes of the token of this request
 #[utoipa::path(get, path = "/token", tag = "statistics", responses(
     (status = 200, description = "Its scopes.", body = About),
-    (status = 400, description = "There are parameters.", body = Problem, content_type = "application/problem+json"),
     Problems,
 ))]
 pub(super) async fn token(_: NoQuery, Extension(scopes): Extension<Scopes>) -> Json<About> {

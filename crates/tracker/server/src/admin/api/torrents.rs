@@ -92,7 +92,6 @@ pub(super) struct Torrents {
 /// for each answer, which takes about a second for 10 million torrents.
 #[utoipa::path(get, path = "/torrents", tag = "torrents", params(ListQuery), responses(
     (status = 200, description = "Some of them.", body = Torrents),
-    (status = 400, description = "A parameter is wrong.", body = Problem, content_type = "application/problem+json"),
     Problems,
     (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
 ))]
@@ -132,7 +131,6 @@ pub(super) async fn list(
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
         (status = 200, description = "Its counts.", body = Torrent),
-        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
         Problems,
         (status = 404, description = "It is not known here.", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
@@ -156,7 +154,6 @@ pub(super) async fn show(
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32.")),
     responses(
         (status = 200, description = "The removed torrent.", body = Torrent),
-        (status = 400, description = "That is no info hash.", body = Problem, content_type = "application/problem+json"),
         Problems,
         (status = 404, description = "It is not known here.", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "The store cannot be reached; whether it was removed is not known.", body = Problem, content_type = "application/problem+json"),
@@ -218,7 +215,6 @@ impl Peer {
     params(("info_hash" = String, Path, description = "40 hexadecimal digits, 64 of a v2 torrent, or 32 of base 32."), PeersQuery),
     responses(
         (status = 200, description = "Some of them; none of a torrent that is not known.", body = PeerList),
-        (status = 400, description = "That is no info hash, or a parameter is wrong.", body = Problem, content_type = "application/problem+json"),
         Problems,
         (status = 503, description = "The store cannot be reached.", body = Problem, content_type = "application/problem+json"),
     ))]
