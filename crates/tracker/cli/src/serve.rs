@@ -6,6 +6,7 @@ mod manager;
 mod read;
 mod redis;
 mod reload;
+mod reports;
 mod schema;
 mod secret;
 mod store;
@@ -41,6 +42,7 @@ use self::{
     log::Log,
     read::ReadSettings,
     reload::Reload,
+    reports::Reports,
     schema::{Fixed, Judged, LogFormat, RunState, Settings, is_unreadable},
     store::NotBuilt,
     user::User,
@@ -216,6 +218,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     }
     built.watch(&server.control().metrics);
     let closing = CloseOnDrop(state);
+    let report_to = settings.fixed.report_to.as_deref();
+    let _reports = report_to.map(|to| Reports::start(to, &server.control())).transpose()?;
     let served = runtime.block_on(async {
         // Before the line about listening, after which a signal may come.
         let (mut interrupt, mut terminate) =

@@ -25,6 +25,9 @@ use toml::de::{DeTable, DeValue};
 /// The prefix of an option in the environment.
 const PREFIX: &str = "SWARMKEEP_";
 
+/// The beginning of a value that names a socket by its path.
+pub(crate) const UNIX: &str = "unix:";
+
 const EMPTY: &str = "it is empty: unset it";
 
 /// The option that names the file, on the command line or in the environment.
@@ -319,7 +322,10 @@ fn read_file(
             return Err(wrong(EMPTY));
         }
         if is_file(option) {
-            let below = |value: &String| folder.join(value).to_str().map(str::to_owned);
+            let below = |value: &String| {
+                let (unix, path) = value.split_at(if value.starts_with(UNIX) { UNIX.len() } else { 0 });
+                Some(unix.to_owned() + folder.join(path).to_str()?)
+            };
             let absolute: Option<Vec<_>> = values.iter().map(below).collect();
             values =
                 absolute.ok_or_else(|| wrong("expected a path in UTF-8, also of the folder of this file"))?;

@@ -52,6 +52,7 @@ mod http;
 mod keeper;
 mod lists;
 mod metrics;
+mod observer;
 #[cfg(test)]
 mod out_of_reach;
 mod rate;
@@ -80,6 +81,7 @@ pub use lists::{AccessList, ListFormat, ListKind, Listed, NetworkList, PasskeyLi
 pub use metrics::{
     Counts, Kind, Metrics, ProtocolCounts, Reason, SharedStore, SweepCounts, Threads, Times, XdpStatus,
 };
+pub use observer::{MemberAnnounce, Observer};
 pub use rate::RateLimiter;
 pub use rules::{LiveRules, ON_A_LAN, Rules, WhenUnavailable};
 pub use server::{Bound, Server, Sockets};

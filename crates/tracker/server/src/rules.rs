@@ -16,7 +16,8 @@ use swarmkeep_tracker_protocol::{LONGEST_PASSKEY, http::Escaped};
 use tracing::warn;
 
 use crate::{
-    AccessList, LocalPeers, NetworkList, PasskeyList, ProxyHeader, RateLimiter, Reach, refusal::Refusal,
+    AccessList, LocalPeers, NetworkList, Observer, PasskeyList, ProxyHeader, RateLimiter, Reach,
+    access::fingerprint, refusal::Refusal,
 };
 
 /// The rules by which requests are answered. Start with [`new`](Self::new), and set other values.
@@ -69,6 +70,8 @@ pub struct Rules {
     /// [`TrackerUrl`](swarmkeep_tracker_protocol::TrackerUrl). A scrape over UDP cannot, and is refused. The
     /// file is checked like the file of `access`.
     pub passkeys: Option<PasskeyList>,
+    /// Receives each announce of a member, by its passkey.
+    pub observer: Option<Arc<dyn Observer>>,
     /// The list of networks whose requests are refused. The file is checked like the file of `access`.
     pub refused: Option<NetworkList>,
     /// The limit on the number of requests per address. Over UDP, only requests with a valid connection id
@@ -101,6 +104,7 @@ impl Rules {
             http_ip_parameter: false,
             access: None,
             passkeys: None,
+            observer: None,
             refused: None,
             rate: None,
             unlimited: Vec::new(),
@@ -134,14 +138,22 @@ impl Rules {
         limiter.is_none_or(|limiter| is_unlimited() || limiter.admit(ip, now.as_secs() * 1000, tokens as u64))
     }
 
-    /// Refuses a request without the passkey of a member, if only members are served.
-    pub(crate) fn is_member(&self, passkey: Option<Escaped<'_>>, now: Timestamp) -> Result<(), Refusal> {
-        let Some(list) = &self.passkeys else { return Ok(()) };
+    /// Refuses a request without the passkey of a member, if only members are served. Returns the member's
+    /// name, or the fingerprint of the passkey, if there is an observer.
+    pub(crate) fn member(
+        &self,
+        passkey: Option<Escaped<'_>>,
+        now: Timestamp,
+    ) -> Result<Option<String>, Refusal> {
+        let Some(list) = &self.passkeys else { return Ok(None) };
         let passkey = passkey.ok_or(Refusal::NoPasskey)?;
         let known = |passkey: &str| {
             let member = list.list().find(passkey.as_bytes())?;
-            let is_expired = member.until.is_some_and(|until| until <= now);
-            Some(if is_expired { Err(Refusal::ExpiredPasskey) } else { Ok(()) })
+            if member.until.is_some_and(|until| until <= now) {
+                return Some(Err(Refusal::ExpiredPasskey));
+            }
+            let name = || member.name.as_deref().map_or_else(|| fingerprint(passkey), str::to_owned);
+            Some(Ok(self.observer.is_some().then(name)))
         };
         passkey.parse::<LONGEST_PASSKEY, _>(known).ok_or(Refusal::WrongPasskey)?
     }

@@ -2,6 +2,7 @@
 
 mod dashboard;
 mod https;
+mod members;
 mod prometheus;
 mod redis;
 mod redis_serve;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         [
             dashboard::tests(),
             https::tests(),
+            members::tests(),
             prometheus::tests(),
             redis::tests(),
             redis_serve::tests(),

@@ -170,6 +170,12 @@ pub(crate) struct Fixed {
     /// Log format: lines for people, or JSON objects for programs, one per line.
     #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = LOGS)]
     pub(crate) log_format: LogFormat,
+
+    /// Record of each announce of a member, as a line of JSON: a file that only this user can read, and that
+    /// becomes FILE.1 at 256 MiB; or unix:SOCKET, at which a program listens. It needs --passkeys, and shows
+    /// what members fetch.
+    #[arg(long, value_name = "FILE", help_heading = LOGS)]
+    pub(crate) report_to: Option<PathBuf>,
 }
 
 /// Settings that can change while the tracker runs.
@@ -567,6 +573,11 @@ impl Settings {
             let now = now.and_then(|now| now.passkeys.as_ref());
             rules.passkeys = Some(PasskeyList::load_after(now, kept.passkey_key, path)?);
         }
+        if self.fixed.report_to.is_some() && passkeys.is_none() {
+            let message = "report-to records members, and there are no passkeys: give both, or leave it out";
+            return Err(Contradiction(message.into()).into());
+        }
+        rules.observer = now.and_then(|now| now.observer.clone());
         if let Some(path) = &self.live.refused_networks {
             let now = now.and_then(|now| now.refused.as_ref());
             rules.refused = Some(NetworkList::load_after(now, (), path)?);

@@ -147,7 +147,7 @@ fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
 }
 
 /// Wrong files, and a part of the message about each.
-const WRONG: [(&str, &str); 45] = [
+const WRONG: [(&str, &str); 46] = [
     ("interval = 1h", ":1: expected a value; text stands in quotes, such as \"30m\""),
     ("interval = \"1h\"", "would be forgotten after 2700"),
     ("lifetime = \"29m\"", "would be forgotten after 1740"),
@@ -177,6 +177,7 @@ const WRONG: [(&str, &str); 45] = [
     ("allow-list = \"/a\"\ndeny-list = \"/b\"", "allow-list and deny-list exclude each other"),
     ("deny-list = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
     ("passkeys = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
+    ("report-to = \"/nowhere/at/all\"", "report-to records members, and there are no passkeys"),
     ("user = \"root\"", "root's user or group"),
     ("refused-networks = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
     ("connection-id-lifetime = \"17m\"", "expected a time from 2m to 16m"),

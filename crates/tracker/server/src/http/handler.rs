@@ -4,10 +4,11 @@
 use std::{net::IpAddr, sync::Arc};
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Families, Family, PeerBuffer, Random, SwarmStats, Timestamp, catalog::Repository,
+    Announce, AnnounceEvent, Families, Family, PeerBuffer, Random, SwarmStats, Timestamp,
+    bittorrent::query::parameters, catalog::Repository,
 };
 use swarmkeep_tracker_protocol::{
-    Software, TrackerUrl,
+    Field, Software, TrackerUrl,
     http::{
         AnnounceHead, AnnounceRequest, AnnounceResponseWriter, Escaped, FailureResponse, ScrapeRequest,
         ScrapeResponseWriter,
@@ -110,10 +111,10 @@ impl HttpHandler {
         let is_in_time = |ip: IpAddr| rules.is_in_time(ip.to_canonical(), scrape.unwrap_or(0), now);
         let is_open = rules.rate.is_none() && rules.refused.is_none();
         let admitted = request.client.map_or(is_open.then_some(()).ok_or(Refusal::NoClient), is_in_time);
-        let answered = match (admitted.and_then(|()| rules.is_member(passkey, now)), kind) {
+        let answered = match (admitted.and_then(|()| rules.member(passkey, now)), kind) {
             (Err(refusal), _) => Err(refusal),
-            (Ok(()), Kind::Scrape) => self.scrape(request.query, out).await,
-            (Ok(()), _) => self.announce(rules, request, now, rng, out).await,
+            (Ok(_), Kind::Scrape) => self.scrape(request.query, out).await,
+            (Ok(member), _) => self.announce(rules, (request, member), now, rng, out).await,
         };
         Some(answered.unwrap_or_else(|refusal| {
             log_stranger!(client = ?request.client, %refusal, "refused");
@@ -133,7 +134,7 @@ impl HttpHandler {
     async fn announce(
         &self,
         rules: &Rules,
-        HttpRequest { query, client, listener, .. }: HttpRequest<'_>,
+        (HttpRequest { query, client, listener, .. }, member): (HttpRequest<'_>, Option<String>),
         now: Timestamp,
         rng: &mut dyn Random,
         out: &mut Vec<u8>,
@@ -142,6 +143,9 @@ impl HttpHandler {
         let client = client.ok_or(Refusal::NoClient)?.to_canonical();
         let announce = announce_of(&request, rules, client, listener)?;
         self.counters.lenient(request.unread, request.peer_id);
+        let is_given = |field: Field| parameters(query).any(|(name, _)| name == field.name().as_bytes());
+        let is_unread = |field: Field| request.unread.iter().any(|unread| unread == field);
+        rules.observe(member, &announce, now, |field| is_given(field) && !is_unread(field));
         let room = |family| if announce.families.contains(family) { announce.want } else { 0 };
         let (room_v4, room_v6) = (room(Families::V4), room(Families::V6));
 

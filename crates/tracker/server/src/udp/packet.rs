@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use arrayvec::ArrayVec;
 use swarmkeep::{Announce, Family, Timestamp};
 use swarmkeep_tracker_protocol::{
-    TrackerUrl,
+    Field, TrackerUrl,
     http::Escaped,
     udp::{AnnounceOption, AnnounceRequest, ConnectRequest, ConnectResponse, Request, TransactionId},
 };
@@ -62,7 +62,7 @@ impl BatchContext<'_> {
             Some(request) => {
                 Ok(PacketOutcome::Announce(transaction_id, self.announce_of(&request, source, listener)?))
             }
-            None => self.rules.is_member(None, self.now).map(|()| PacketOutcome::Scrape(transaction_id)),
+            None => self.rules.member(None, self.now).map(|_| PacketOutcome::Scrape(transaction_id)),
         });
         understood.unwrap_or_else(|refusal| PacketOutcome::Refused(transaction_id, refusal))
     }
@@ -75,20 +75,24 @@ impl BatchContext<'_> {
         source: SocketAddr,
         listener: Reach,
     ) -> Result<Announce, Refusal> {
+        let mut member = None;
         if self.rules.passkeys.is_some() {
             let mut url = ArrayVec::new();
-            self.rules.is_member(passkey_of(request, &mut url), self.now)?;
+            member = self.rules.member(passkey_of(request, &mut url), self.now)?;
         }
         self.rules.is_allowed(&request.info_hash)?;
         let endpoint = self.rules.endpoint(source.ip(), request.port, listener)?;
         self.counters.lenient(request.unread, request.peer_id);
-        Ok(Announce::new(request.info_hash, endpoint)
+        let announce = Announce::new(request.info_hash, endpoint)
             .event(request.event)
             .left(request.left)
             .transferred(request.downloaded, request.uploaded)
             .peer_id(request.peer_id)
             .want(self.rules.want(request.want))
-            .seeders_too(self.rules.may_have_a_link(request.event, request.downloaded)))
+            .seeders_too(self.rules.may_have_a_link(request.event, request.downloaded));
+        let is_unread = |field: Field| request.unread.iter().any(|unread| unread == field);
+        self.rules.observe(member, &announce, self.now, |field| !is_unread(field));
+        Ok(announce)
     }
 }
 

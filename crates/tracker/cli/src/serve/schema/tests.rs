@@ -45,7 +45,8 @@ const FIELDS: [(&str, &str); 9] = [
 
 /// Options with files, and those that `serve` itself reads; its tests set them.
 const OTHERS: &str = "https admin-tls admin-tokens tls-certificate tls-key connection-key redis-ca \
-    redis-password-file state snapshot-every user log log-format allow-list deny-list passkeys refused-networks";
+    redis-password-file state snapshot-every user log log-format report-to allow-list deny-list passkeys \
+    refused-networks";
 
 /// All configurations that these options make.
 fn configured(options: &str) -> String {
