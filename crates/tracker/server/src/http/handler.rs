@@ -351,26 +351,6 @@ mod tests {
     }
 
     #[test]
-    fn peers_find_each_other_over_a_store_of_either_kind() {
-        for name in STORES {
-            let mut tracker = HandlerTest::named(name);
-            let seeder = AnnounceRequest { left: Some(0), ..at_port(1) };
-            let alone = Answer { complete: 1, incomplete: 0, downloaded: Some(0), peers: vec![] };
-            assert_eq!(tracker.announce("192.0.2.1", &seeder), alone, "{name}");
-            assert_eq!(tracker.peers("192.0.2.2", &at_port(2)), ["192.0.2.1:1"], "{name}");
-            assert_eq!(tracker.peers("2001:db8::3", &at_port(3)), [""; 0], "{name}");
-            assert_eq!(tracker.peers("2001:db8::4", &at_port(4)), ["[2001:db8::3]:3"], "{name}");
-
-            let completed = AnnounceRequest { event: AnnounceEvent::Completed, left: Some(0), ..at_port(2) };
-            let answer = tracker.announce("192.0.2.2", &completed);
-            assert_eq!((answer.complete, answer.incomplete, answer.downloaded), (2, 2, Some(1)), "{name}");
-            let stopped = AnnounceRequest { event: AnnounceEvent::Stopped, ..at_port(4) };
-            let gone = Answer { complete: 2, incomplete: 1, downloaded: Some(1), peers: vec![] };
-            assert_eq!(tracker.announce("2001:db8::4", &stopped), gone, "{name}");
-        }
-    }
-
-    #[test]
     fn each_form_and_each_family_has_its_own_keys() {
         let mut tracker = HandlerTest::named("packed");
         let has = |body: &[u8], key: &[u8]| body.windows(key.len()).any(|found| found == key);
