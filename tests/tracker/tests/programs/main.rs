@@ -1,5 +1,6 @@
 //! The tracker and the shared store with other programs: Redis, a browser, Prometheus, clients over HTTPS.
 
+mod connections;
 mod dashboard;
 mod https;
 mod members;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     programs::run(
         THREADS,
         [
+            connections::tests(),
             dashboard::tests(),
             https::tests(),
             members::tests(),

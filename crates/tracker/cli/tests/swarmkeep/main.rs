@@ -2,7 +2,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod connections;
 mod faults;
 mod import;
 mod kills;

@@ -1,12 +1,21 @@
 //! Connection ids over UDP, of several trackers and across a restart.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
-use rustix::fs::{CWD, Mode, mkfifoat};
-use swarmkeep_tests::udp::{self, Client};
+use swarmkeep_store_tests::{programs::Trial, tests};
+use swarmkeep_tests::{
+    Folder,
+    serve::{PROGRAM, Serve, program, swarmkeep},
+    udp::{self, Client},
+};
 use swarmkeep_tracker_protocol::udp::ConnectionId;
 
-use super::common::{Folder, Serve, refused, start};
+pub(crate) fn tests() -> Vec<Trial> {
+    tests! { [PROGRAM]:
+        trackers_with_one_connection_key_accept_each_others_ids_also_after_a_restart,
+        a_connection_key_that_is_no_secret_is_refused
+    }
+}
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -15,8 +24,10 @@ fn write(path: &Path, text: &str, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
 }
 
-fn tracker(arguments: &[&str]) -> Serve {
-    start(&[&["--udp=127.0.0.1:0"], arguments].concat())
+fn command(arguments: &[&str]) -> Command {
+    let mut command = swarmkeep(&program(), "serve");
+    command.args(["--udp=127.0.0.1:0", "--admin=off"]).args(arguments);
+    command
 }
 
 fn client(tracker: &Serve) -> Client {
@@ -27,14 +38,13 @@ fn accepts(tracker: &Serve, id: ConnectionId) -> bool {
     udp::accepts(tracker.address("udp"), id)
 }
 
-#[test]
 fn trackers_with_one_connection_key_accept_each_others_ids_also_after_a_restart() {
     let folder = Folder::empty();
     let [one, other] = ["one", "other"].map(|name| folder.join(name));
     write(&one, &format!("{SECRET}\n"), 0o600);
     write(&other, SECRET, 0o640);
-    let with = |path: &Path| tracker(&["--connection-key", path.to_str().expect("text")]);
-    let (first, neighbour, apart) = (with(&one), with(&other), tracker(&[]));
+    let with = |path: &Path| Serve::start(command(&["--connection-key", path.to_str().expect("text")]));
+    let (first, neighbour, apart) = (with(&one), with(&other), Serve::start(command(&[])));
     let id = client(&first).connect();
     assert!(accepts(&first, id), "its own id");
     assert!(accepts(&neighbour, id), "an id of a tracker with the same secret");
@@ -45,17 +55,17 @@ fn trackers_with_one_connection_key_accept_each_others_ids_also_after_a_restart(
     // Without a secret, a restart forgets all ids.
     let id = client(&apart).connect();
     apart.stop("TERM");
-    assert!(!accepts(&tracker(&[]), id), "an id of another random key");
+    assert!(!accepts(&Serve::start(command(&[])), id), "an id of another random key");
 }
 
-#[test]
 fn a_connection_key_that_is_no_secret_is_refused() {
     let folder = Folder::empty();
     let path = folder.join("key");
     let refuse = |expected: &str| {
         let key = path.to_str().expect("text");
-        let message = refused(&["--udp=127.0.0.1:0", "--connection-key", key]);
-        assert!(message.contains(&format!("connection-key: {key}: {expected}")), "{expected}: {message}");
+        let (code, message) = Serve::refused(command(&["--connection-key", key]));
+        let expected = format!("connection-key: {key}: {expected}");
+        assert!(code == Some(2) && message.contains(&expected), "{expected}: {message}");
         let _ = fs::remove_file(&path);
     };
     refuse("cannot read it: No such file");
@@ -77,7 +87,7 @@ fn a_connection_key_that_is_no_secret_is_refused() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("ours");
     write(&path, &"k".repeat(40), 0o600);
     refuse("all of its bytes are equal");
-    mkfifoat(CWD, &path, Mode::RWXU).expect("a folder of ours");
+    assert!(Command::new("mkfifo").arg(&path).status().is_ok_and(|made| made.success()));
     refuse("it is not a regular file");
     fs::create_dir(&path).expect("a folder of ours");
     refuse("it is not a regular file");
