@@ -2,7 +2,7 @@
 
 use swarmkeep_tests::udp::Client;
 
-use crate::common::{https::scrape, refused, start};
+use crate::common::{https::scrape, start};
 
 #[test]
 fn serves_until_sigterm_or_sigint_and_then_ends() {
@@ -33,22 +33,4 @@ fn serves_every_repository_of_the_catalog() {
         Client::of(serve.address("udp")).connect();
         assert_eq!(serve.stop("TERM").0, Some(0), "{}", row.name);
     }
-}
-
-#[test]
-fn wrong_options_are_refused_with_the_allowed_values() {
-    let says = |arguments: &[&str], reason: &str| {
-        let message = refused(&[arguments, &["--http=127.0.0.1:0"]].concat());
-        assert!(message.contains(reason), "{message}");
-    };
-    says(&["--udp", "localhost"], "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off");
-    says(&["--http-proxy", "192.0.2.0/33"], "expected a network or address, such as 192.0.2.0/24 or ::1");
-    says(&["--lifetime", "45x"], "such as 2700, 45m or 1h30m; units are s, m, h, d");
-    says(&["--interval", "0"], "a time above 0");
-    says(&["--interval", "30m", "--lifetime", "30m"], "give a longer lifetime, or a shorter interval");
-    says(&["--lifetime", "4294967295"], "give whole seconds, from 1 to");
-    says(&["--log", "loud"], "[possible values: off, error, warn, info, debug, trace]");
-    let message = refused(&["--repository", "pakced"]);
-    let mut names = swarmkeep::catalog::ALL.iter().map(|row| row.name).chain(["redis"]);
-    assert!(names.all(|name| message.contains(name)), "{message}");
 }

@@ -147,9 +147,14 @@ fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
 }
 
 /// Wrong files, and a part of the message about each.
-const WRONG: [(&str, &str); 46] = [
+const WRONG: [(&str, &str); 51] = [
     ("interval = 1h", ":1: expected a value; text stands in quotes, such as \"30m\""),
-    ("interval = \"1h\"", "would be forgotten after 2700"),
+    ("interval = \"1h\"", "forgotten after 2700 s: give a longer lifetime, or a shorter interval"),
+    ("interval = 0", "a time above 0"),
+    ("lifetime = \"45x\"", "such as 2700, 45m or 1h30m; units are s, m, h, d"),
+    ("udp = \"localhost\"", "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off"),
+    ("log = \"loud\"", "allowed are off, error, warn, info, debug, trace"),
+    ("repository = \"pakced\"", "`pakced` is not a value for it; allowed are "),
     ("lifetime = \"29m\"", "would be forgotten after 1740"),
     ("lifetime = 4294967295", "a lifetime of 4294967295s cannot be kept"),
     ("longest-interval = \"44m\"", "would be forgotten after 2700"),
@@ -182,7 +187,7 @@ const WRONG: [(&str, &str); 46] = [
     ("refused-networks = \"/nowhere/at/all\"", "cannot read /nowhere/at/all"),
     ("connection-id-lifetime = \"17m\"", "expected a time from 2m to 16m"),
     ("http-proxy-header = \"Via\"", "allowed are X-Forwarded-For, X-Real-IP, CF-Connecting-IP, Forwarded"),
-    ("http-proxy = \"example.org\"", "expected a network or address"),
+    ("http-proxy = \"example.org\"", "expected a network or address, such as 192.0.2.0/24 or ::1"),
     ("jitter = 101", "expected a number from 0 to 100"),
     ("workers = 0", "expected a number from 1 to 256"),
     ("repository = \"redis\"", "the repository redis needs --redis-url"),
