@@ -50,9 +50,6 @@ pub enum Error {
 /// Measures the rows with one of these words in their names, or all if there are no words, each in a process
 /// that `command` starts. `progress` receives the row, the number of rows before it, the number of all rows,
 /// and the finished share of this one.
-///
-/// # Errors
-/// [`Error::Options`], no room, and errors of the rows.
 pub fn run(
     options: &Options,
     only: &[String],

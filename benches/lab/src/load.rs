@@ -112,9 +112,6 @@ const NOISE_PERCENT: f64 = 10.0;
 
 /// Writes `results-YYYYMMDD.md` with its charts into the directory; a file of the same day is replaced.
 /// `commands` are the commands that measured it, one for each report. Returns the path of the file.
-///
-/// # Errors
-/// Errors of the file system.
 pub fn write_results(
     directory: &Path,
     date: &str,

@@ -1,8 +1,9 @@
 //! The laboratory's program: `cargo store-bench`, `cargo load-report`.
 
-use std::{env, error::Error, io, process::ExitCode};
+use std::{env, io, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use swarmkeep_bittorrent::programs::end;
 use swarmkeep_lab::{content::child::answer, load, store_bench};
 
 #[derive(Parser)]
@@ -39,17 +40,5 @@ fn main() -> ExitCode {
             answer(&plan, io::stdout().lock()).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
     };
-    match done {
-        Ok(code) => code,
-        // The reader of the output has seen enough of it.
-        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", swarmkeep::bittorrent::in_words(&error));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    end("error", done)
 }

@@ -19,9 +19,6 @@ pub struct Tracker {
 impl Tracker {
     /// Starts `program`, which is a tracker under the name `swarmkeep`, on a UDP port of the loopback.
     /// Returns its address too.
-    ///
-    /// # Errors
-    /// Errors of the system, or the first line of a tracker that does not listen.
     pub fn start(program: &Path, arguments: &[&str]) -> io::Result<(Self, SocketAddr)> {
         let mut command = Command::new(program);
         command.arg0("swarmkeep").args(["serve", "--udp", "127.0.0.1:0", "--http", "off", "--admin", "off"]);

@@ -48,9 +48,6 @@ const POINTS: usize = 40;
 
 /// Draws lines over a logarithmic axis of values; draws nothing if there are no lines. `grows` is the title
 /// of the horizontal axis.
-///
-/// # Errors
-/// Errors of the file system.
 pub fn lines(path: &Path, title: &str, grows: &str, scale: Scale, lines: &[Line]) -> io::Result<()> {
     let mut xs: Vec<_> = lines.iter().flat_map(|line| &line.points).map(|&(x, _)| x).collect();
     xs.sort_by(f64::total_cmp);
@@ -84,9 +81,6 @@ pub fn lines(path: &Path, title: &str, grows: &str, scale: Scale, lines: &[Line]
 }
 
 /// Draws dots over even axes from 0; the horizontal one reaches `until` at least.
-///
-/// # Errors
-/// Errors of the file system.
 pub fn dots(path: &Path, title: &str, grows: &str, until: f64, dots: &[Line]) -> io::Result<()> {
     let draw = || {
         let points = dots.iter().flat_map(|line| &line.points);
@@ -107,9 +101,6 @@ pub fn dots(path: &Path, title: &str, grows: &str, until: f64, dots: &[Line]) ->
 }
 
 /// Draws a row of bars for each name; draws nothing if there are no numbers. Logarithmic bars begin at 1.
-///
-/// # Errors
-/// Errors of the file system.
 pub fn bars(path: &Path, title: &str, names: &[&str], series: &[Series], scale: Scale) -> io::Result<()> {
     /// The left end of the bars: right of the longest name in the catalog.
     const LEFT: i32 = 330;

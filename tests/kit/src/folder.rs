@@ -83,9 +83,6 @@ impl Simulated {
 
     /// Refuses each read that touches these bytes of a file, as a bad sector does, until
     /// [`heal`](Self::heal).
-    ///
-    /// # Panics
-    /// If there is no such file.
     pub fn refuse_to_read(&self, name: &str, bytes: Range<u64>) {
         let mut state = self.0.lock();
         let node = state.node(name).expect("there is such a file");

@@ -30,24 +30,12 @@ impl Cluster {
     ///
     /// With less than three masters, a failed master is not replaced, because more than half of them must
     /// agree.
-    ///
-    /// # Errors
-    /// As [`Server::start`]; [`Error::Late`] after thirty seconds.
-    ///
-    /// # Panics
-    /// If there are no masters, or more than there are slots.
     pub fn start(masters: usize, replicas_each: usize) -> Result<Self> {
         Self::start_with(masters, replicas_each, &[])
     }
 
     /// As [`start`](Self::start), with these lines in the configuration of each node, as for
     /// [`Server::start_with`]. `cluster-node-timeout` is in milliseconds. `requirepass` needs `masterauth`.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    ///
-    /// # Panics
-    /// As [`start`](Self::start).
     pub fn start_with(masters: usize, replicas_each: usize, directives: &[(&str, &str)]) -> Result<Self> {
         assert!((1..=usize::from(Self::SLOTS)).contains(&masters), "a Cluster has 1 to 16384 masters");
         let directives = [&CONFIGURATION, directives].concat();
@@ -65,9 +53,6 @@ impl Cluster {
 
     /// Starts one more node, a master without slots, and returns its number, which is the highest. All nodes
     /// know it when this returns.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn add_master(&mut self) -> Result<usize> {
         const WITHIN: Duration = Duration::from_secs(30);
         let directives: Vec<_> =
@@ -104,9 +89,6 @@ impl Cluster {
     }
 
     /// A node by its number.
-    ///
-    /// # Panics
-    /// If there is no such node.
     #[must_use]
     pub fn server(&self, node: usize) -> &Server {
         &self.servers[node]
@@ -122,18 +104,12 @@ impl Cluster {
     }
 
     /// The slot of a key.
-    ///
-    /// # Errors
-    /// As [`Server::command`].
     pub fn slot_of(&self, key: impl AsRef<[u8]>) -> Result<u16> {
         let server = self.live().next().map_or(&self.servers[0], |(_, server)| server);
         server.query(&[b"CLUSTER", b"KEYSLOT" as &[u8], key.as_ref()])
     }
 
     /// The node that serves a slot now.
-    ///
-    /// # Errors
-    /// [`Error::NoMaster`].
     pub fn master_of_slot(&self, slot: u16) -> Result<usize> {
         let masters = self.masters_of_slots();
         masters.get(usize::from(slot)).copied().flatten().ok_or(Error::NoMaster { slot })
@@ -154,9 +130,6 @@ impl Cluster {
     }
 
     /// Kills the node that serves a slot, and returns its number.
-    ///
-    /// # Errors
-    /// [`Error::NoMaster`].
     pub fn kill_master_of(&self, slot: u16) -> Result<usize> {
         let master = self.master_of_slot(slot)?;
         self.servers[master].kill();
@@ -170,9 +143,6 @@ impl Cluster {
     /// old votes of a replica that was elected, lost its place, and is asked again within that time. It then
     /// considers itself the master of an old epoch, the other nodes disagree, and this does not change
     /// (valkey-io/valkey#1711).
-    ///
-    /// # Errors
-    /// [`Error::Late`].
     pub fn wait_for_failover(&self, slot: u16, before: usize, within: Duration) -> Result<usize> {
         wait_until(&format!("the fail-over of slot {slot}"), within, || {
             let master = self.master_of_slot(slot).map_err(|error| error.to_string())?;
@@ -186,10 +156,6 @@ impl Cluster {
 
     /// Lets a replica replace the master of a slot, which becomes a replica, and returns the number of the
     /// new master. No data is lost. It takes 50 ms, and longer if the replica is new.
-    ///
-    /// # Errors
-    /// [`Error::NoMaster`], [`Error::NoReplica`], as [`Server::command`], [`Error::Late`] after twice ten
-    /// seconds.
     pub fn failover(&self, slot: u16) -> Result<usize> {
         const WITHIN: Duration = Duration::from_secs(10);
         let before = self.master_of_slot(slot)?;
@@ -207,9 +173,6 @@ impl Cluster {
     }
 
     /// The id of a node in the Cluster: 40 hexadecimal digits.
-    ///
-    /// # Panics
-    /// If there is no such node.
     #[must_use]
     pub fn id(&self, node: usize) -> &str {
         &self.ids[node]

@@ -40,9 +40,6 @@ impl Connection {
     }
 
     /// Sends a command and waits for its reply, for five seconds at most.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] if the reply is an error, [`Error::Unreachable`] if there is none.
     pub fn command(&mut self, arguments: &[impl AsRef<[u8]>]) -> Result<Value> {
         let port = self.port;
         let mut command = Cmd::new();
@@ -59,9 +56,6 @@ impl Connection {
     }
 
     /// As [`command`](Self::command), with the reply as a value of this type.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command), and [`Error::Unexpected`] if the reply is no such value.
     pub fn query<T: FromRedisValue>(&mut self, arguments: &[impl AsRef<[u8]>]) -> Result<T> {
         let reply = self.command(arguments)?;
         T::from_redis_value_ref(&reply).map_err(|_| Error::Unexpected {

@@ -46,100 +46,44 @@ pub use server::Server;
 /// advice.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
     /// The program is not installed.
     #[error(
         "{program} is needed, but not installed: `apt-get install {package}` on Debian \
          (the server is taken from PATH, or is what {PROGRAM_VARIABLE} names)"
     )]
-    NotInstalled {
-        /// The name of the program.
-        program: String,
-        /// Its package in Debian.
-        package: &'static str,
-    },
+    NotInstalled { program: String, package: &'static str },
     /// The server ended during its start.
     #[error("the server ended as it was started, {status}; the end of its log:\n{log}")]
-    Exited {
-        /// Its exit status.
-        status: String,
-        /// The last lines of its log.
-        log: String,
-    },
+    Exited { status: String, log: String },
     /// No pair of ports is free.
     #[error("no port of {first} to {last} is free together with the one {apart} above it")]
-    NoPort {
-        /// The first port that was tried.
-        first: u16,
-        /// The last port that was tried.
-        last: u16,
-        /// The distance between the two ports of a pair.
-        apart: u16,
-    },
+    NoPort { first: u16, last: u16, apart: u16 },
     /// Something did not happen in time.
     #[error("{what} took more than {within:?}; still missing: {missing}")]
-    Late {
-        /// The expected event.
-        what: String,
-        /// The time limit.
-        within: Duration,
-        /// The condition that was not met at the end.
-        missing: String,
-    },
+    Late { what: String, within: Duration, missing: String },
     /// A server does not answer.
     #[error("the server on port {port} does not answer: {source}")]
-    Unreachable {
-        /// The port of the server.
-        port: u16,
-        /// The error.
-        source: io::Error,
-    },
+    Unreachable { port: u16, source: io::Error },
     /// A server answered with an error.
     #[error("the server on port {port} refused {command}: {message}")]
-    Refused {
-        /// The port of the server.
-        port: u16,
-        /// The first words of the command.
-        command: String,
-        /// The reply, with its code first.
-        message: String,
-    },
+    Refused { port: u16, command: String, message: String },
     /// A server sent an unexpected reply.
     #[error("the server on port {port} answered {command} with {reply}")]
-    Unexpected {
-        /// The port of the server.
-        port: u16,
-        /// The first words of the command.
-        command: String,
-        /// The reply.
-        reply: String,
-    },
+    Unexpected { port: u16, command: String, reply: String },
     /// The server was killed and not restarted.
     #[error("the server on port {port} does not run")]
-    NotRunning {
-        /// The port of the server.
-        port: u16,
-    },
+    NotRunning { port: u16 },
     /// No live node serves the slot.
     #[error("no live node is the master of slot {slot}")]
-    NoMaster {
-        /// The slot.
-        slot: u16,
-    },
+    NoMaster { slot: u16 },
     /// The master of the slot has no live replica.
     #[error("the master of slot {slot} has no live replica")]
-    NoReplica {
-        /// The slot.
-        slot: u16,
-    },
+    NoReplica { slot: u16 },
     /// The operating system refused something.
     #[error("{doing}: {source}")]
-    Io {
-        /// The operation.
-        doing: &'static str,
-        /// The error.
-        source: io::Error,
-    },
+    Io { doing: &'static str, source: io::Error },
 }
 
 /// The result of the functions of this module.

@@ -21,19 +21,12 @@ pub struct Migration<'a> {
 
 impl Cluster {
     /// Moves a slot with all its keys to another master while both serve, and returns the number of keys.
-    ///
-    /// # Errors
-    /// As [`begin_migration`](Self::begin_migration) and [`Migration::finish`].
     pub fn migrate_slot(&self, slot: u16, to: usize) -> Result<usize> {
         self.begin_migration(slot, to)?.finish()
     }
 
     /// Moves a slot with all its keys to another master in one atomic step, if the servers can (Valkey from 9
     /// on); otherwise returns `false`. When it returns `true`, all live nodes know the new master.
-    ///
-    /// # Errors
-    /// [`Error::NoMaster`](crate::Error::NoMaster), as [`Server::command`];
-    /// [`Error::Late`](crate::Error::Late) after ten seconds.
     pub fn migrate_slot_at_once(&self, slot: u16, to: usize) -> Result<bool> {
         let (from, number) = (self.server(self.master_of_slot(slot)?), slot.to_string());
         let info = from.info("server")?;
@@ -48,9 +41,6 @@ impl Cluster {
 
     /// Begins to move a slot to another master. From now on, the masters redirect clients to each other for
     /// single keys (`ASK`).
-    ///
-    /// # Errors
-    /// [`Error::NoMaster`](crate::Error::NoMaster), as [`Server::command`].
     pub fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
         let from = self.master_of_slot(slot)?;
         let migration = Migration { cluster: self, slot, from, to, moved: 0 };
@@ -63,9 +53,6 @@ impl Cluster {
 
 impl<'a> Migration<'a> {
     /// Moves at most `count` keys, and returns how many. 0 if none are left.
-    ///
-    /// # Errors
-    /// As [`Server::command`].
     pub fn move_keys(&mut self, count: usize) -> Result<usize> {
         let (slot, count) = (self.slot.to_string(), count.to_string());
         let keys: Vec<Vec<u8>> = self.source().query(&["CLUSTER", "GETKEYSINSLOT", &slot, &count])?;
@@ -83,9 +70,6 @@ impl<'a> Migration<'a> {
 
     /// Moves the remaining keys, assigns the slot to its new master, waits until all live nodes know that,
     /// and returns the number of keys that were moved in all.
-    ///
-    /// # Errors
-    /// As [`Server::command`]; [`Error::Late`](crate::Error::Late) after ten seconds.
     pub fn finish(mut self) -> Result<usize> {
         const BATCH: usize = 64;
         while self.move_keys(BATCH)? > 0 {}

@@ -26,10 +26,6 @@ pub struct Server {
 
 impl Server {
     /// Starts a server with a minimal configuration. It answers when this returns, after about 10 ms.
-    ///
-    /// # Errors
-    /// [`Error::NotInstalled`], [`Error::Exited`], [`Error::Late`] after ten seconds, [`Error::NoPort`],
-    /// [`Error::Io`].
     pub fn start() -> Result<Self> {
         Self::start_with(&[])
     }
@@ -37,18 +33,12 @@ impl Server {
     /// Starts a server with these lines in its configuration: a directive and its values, quoted as in
     /// `redis.conf`. They override the minimal configuration. The password of `requirepass` is used by the
     /// methods here, and is in [`url`](Self::url).
-    ///
-    /// # Errors
-    /// As [`start`](Self::start). [`Error::Exited`] says what is wrong with a directive.
     pub fn start_with(directives: &[(&str, &str)]) -> Result<Self> {
         Self::start_on_free_ports(directives, None)
     }
 
     /// Starts a server that also accepts TLS, at [`tls_port`](Self::tls_port), with the files of a
     /// certificate and its key in PEM. It asks clients for no certificate.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn start_with_tls(certificate: &Path, key: &Path, directives: &[(&str, &str)]) -> Result<Self> {
         Self::start_on_free_ports(directives, Some((certificate, key)))
     }
@@ -94,9 +84,6 @@ impl Server {
     ///
     /// It is empty unless it was configured to write to disk. A master of a Cluster comes back as a master if
     /// no replica replaced it, and then empties its replicas.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn restart(&self) -> Result<()> {
         let mut process = self.process.lock();
         *process = None;
@@ -105,49 +92,31 @@ impl Server {
     }
 
     /// Pauses it (`SIGSTOP`). Connections stay open and can be opened, but get no answer.
-    ///
-    /// # Errors
-    /// [`Error::NotRunning`], [`Error::Io`].
     pub fn pause(&self) -> Result<()> {
         self.signal(|process| process.pause().map_err(Error::io("pausing a server")))
     }
 
     /// Resumes it (`SIGCONT`).
-    ///
-    /// # Errors
-    /// [`Error::NotRunning`], [`Error::Io`].
     pub fn resume(&self) -> Result<()> {
         self.signal(|process| process.resume().map_err(Error::io("resuming a server")))
     }
 
     /// A new connection, to database 0.
-    ///
-    /// # Errors
-    /// [`Error::Unreachable`], or [`Error::Refused`] if the password is wrong.
     pub fn connect(&self) -> Result<Connection> {
         Connection::open(self.port(), self.password.as_deref())
     }
 
     /// Sends a command over a new connection and waits for its reply, for five seconds at most.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] if the reply is an error, [`Error::Unreachable`] if there is none.
     pub fn command(&self, arguments: &[impl AsRef<[u8]>]) -> Result<Value> {
         self.connect()?.command(arguments)
     }
 
     /// As [`command`](Self::command), with the reply as a value of this type.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command), and [`Error::Unexpected`] if the reply is no such value.
     pub fn query<T: FromRedisValue>(&self, arguments: &[impl AsRef<[u8]>]) -> Result<T> {
         self.connect()?.query(arguments)
     }
 
     /// A section of `INFO`: the names of its fields, and their values.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
     pub fn info(&self, section: &str) -> Result<BTreeMap<String, String>> {
         let text: String = self.query(&["INFO", section])?;
         let fields = text.lines().filter_map(|line| line.split_once(':'));
@@ -155,9 +124,6 @@ impl Server {
     }
 
     /// The bytes of its allocations: `used_memory`.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
     pub fn used_memory(&self) -> Result<u64> {
         let memory = self.info("memory")?;
         self.number(&memory, "used_memory")
@@ -165,9 +131,6 @@ impl Server {
 
     /// The processor time of its main thread since its start, in user mode and in the kernel. That thread
     /// executes the commands.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
     pub fn cpu(&self) -> Result<Duration> {
         let used = self.info("cpu")?;
         let user: f64 = self.number(&used, "used_cpu_user_main_thread")?;
@@ -176,9 +139,6 @@ impl Server {
     }
 
     /// Closes all connections of clients, except those of replicas and subscribers, and returns their number.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
     pub fn client_kill_all(&self) -> Result<u64> {
         self.query(&["CLIENT", "KILL", "TYPE", "normal"])
     }

@@ -1,4 +1,5 @@
 //! Certificates for servers of tests, and clients that trust them.
+#![expect(missing_docs, reason = "the names say it")]
 
 use std::{
     fs::{self, Permissions},
@@ -41,7 +42,6 @@ impl Default for CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// A new one.
     pub fn new() -> Self {
         Self::default()
     }
@@ -94,22 +94,18 @@ impl CertificateAuthority {
         authority
     }
 
-    /// A file of the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The file of the certificate and its chain.
     pub fn certificate(&self) -> PathBuf {
         self.file("certificate.pem")
     }
 
-    /// The file of the key.
     pub fn key(&self) -> PathBuf {
         self.file("key.pem")
     }
 
-    /// The file of the root.
     pub fn root(&self) -> PathBuf {
         self.file("root.pem")
     }
@@ -120,7 +116,6 @@ impl CertificateAuthority {
             .map(|(option, path)| format!("--{option}={}", path.display()))
     }
 
-    /// The certificate and its key for a server.
     pub fn tls(&self) -> Tls {
         Tls::load(&self.certificate(), &self.key()).expect("they belong together")
     }
@@ -143,7 +138,6 @@ impl CertificateAuthority {
         Arc::new(config)
     }
 
-    /// The first message of a handshake.
     pub fn hello(&self) -> Vec<u8> {
         let name = ServerName::try_from("localhost").expect("a name");
         let mut hello = Vec::new();
@@ -153,7 +147,6 @@ impl CertificateAuthority {
     }
 }
 
-/// A client over HTTPS.
 pub type Client = http::Client<StreamOwned<ClientConnection, TcpStream>>;
 
 impl Client {

@@ -181,9 +181,6 @@ impl Net {
     }
 
     /// Opens the sockets of a tracker, and XDP where there is a wire.
-    ///
-    /// # Errors
-    /// As [`Server::bind`].
     pub fn bind(&self, config: &Config, repository: Repository) -> Result<Server, swarmkeep_tracker::Error> {
         match &self.wire {
             Some((wire, xdp)) => {

@@ -39,9 +39,6 @@ pub fn swarmkeep(program: &PathBuf, subcommand: &str) -> Command {
 }
 
 /// Sends a process a signal by its name: `TERM`.
-///
-/// # Errors
-/// There is no such process.
 pub fn signal(pid: u32, name: &str) -> io::Result<()> {
     let signal: Signal = format!("SIG{name}").parse().expect("the name of a signal");
     Ok(kill(Pid::from_raw(pid.cast_signed()), signal)?)

@@ -17,9 +17,6 @@ enum ChildMessage {
 }
 
 /// Measures a row in the process of `command`, which calls [`answer`] with its last argument.
-///
-/// # Errors
-/// [`Error::Failed`] with the standard error of the process.
 pub(crate) fn ask(
     mut command: Command,
     options: &Options,
@@ -45,9 +42,6 @@ pub(crate) fn ask(
 }
 
 /// Measures the row of `ask`, and writes its lines to `out`.
-///
-/// # Errors
-/// Errors of the row; [`Error::Options`] for a plan that cannot be read.
 pub fn answer(plan: &str, mut out: impl Write) -> Result<()> {
     let plan = serde_json::from_str(plan).map_err(|error| Error::Options(error.to_string()))?;
     let (options, way): (Options, StoreSetup) = plan;

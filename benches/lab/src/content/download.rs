@@ -102,9 +102,6 @@ impl DownloadPlan {
 
     /// Checks that every piece of all torrents is complete, and that a sample of them reads as written.
     /// Returns the number of compared bytes.
-    ///
-    /// # Errors
-    /// The first missing or wrong piece.
     pub(crate) fn verify(&self, store: &dyn ContentRepository, payload: &Payload) -> Result<u64> {
         let mut rng = SplitMix64::new(!self.seed);
         let mut compared = 0;

@@ -18,9 +18,6 @@ const PIECE_LENGTHS: [(u32, u32); 11] = [
 
 /// The piece length of torrent `i` of `of`: the length at quantile (i + ½) / `of`, so that a mix of any size
 /// has the distribution, without chance.
-///
-/// # Panics
-/// If `i` is not less than `of`.
 pub(crate) fn piece_length(i: u32, of: u32) -> u32 {
     assert!(i < of, "there are {of} torrents");
     let (doubled, shares) = (2 * u64::from(i) + 1, 2 * u64::from(of));

@@ -57,9 +57,6 @@ impl Report {
     }
 
     /// Writes the report to `path`, and its pictures into the folder of the same name.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let folder = path.with_extension("");
         fs::create_dir_all(&folder)?;

@@ -189,9 +189,6 @@ impl Drop for Limit {
 }
 
 /// Checks that all of it works in `folder`.
-///
-/// # Errors
-/// The reason why not.
 pub(crate) fn probe(folder: &Path) -> io::Result<()> {
     let probe = || {
         let folder = tempfile::tempdir_in(folder)?;

@@ -27,9 +27,6 @@ pub use swarmkeep_conformance::common::within;
 /// Any function of a configuration that gives a repository is one.
 pub trait Subject: Sync {
     /// Opens the store that lies in the folder of `config`, or makes one there.
-    ///
-    /// # Errors
-    /// [`Unsupported`](swarmkeep_content::Error::Unsupported) if the store does not support `config`.
     fn open(&self, config: &ContentConfig) -> Result<Box<dyn ContentRepository>>;
 }
 

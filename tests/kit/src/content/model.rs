@@ -73,9 +73,6 @@ pub(crate) enum LogEvent<'a> {
 
 impl Model {
     /// Opens the model that has its log in the folder of `config`.
-    ///
-    /// # Errors
-    /// [`Io`](Error::Io).
     pub fn open(config: &ContentConfig) -> Result<Self> {
         let mut state = ModelState::default();
         let log = OpenOptions::new().create(true).read(true).append(true).open(config.folder.join("log"));

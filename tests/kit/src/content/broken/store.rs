@@ -25,9 +25,6 @@ pub struct Broken {
 
 impl Broken {
     /// Opens a store with one fault.
-    ///
-    /// # Errors
-    /// Those of the model.
     pub fn open(fault: Fault, config: &ContentConfig) -> Result<Self> {
         let without = matches!(
             (fault, config.capacity),
