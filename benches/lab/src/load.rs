@@ -158,8 +158,8 @@ fn text(
         first.machine,
         first.version,
         settings.r#loop,
-        settings.duration,
-        settings.warm_up,
+        settings.duration.as_secs_f64(),
+        settings.warm_up.as_secs_f64(),
         grouped(settings.peers),
         settings.mix,
         settings.seed,
@@ -346,7 +346,7 @@ impl SavedNumbers {
 
 /// The seconds that were measured completely.
 fn whole_seconds(report: &Report) -> &[Second] {
-    let whole = (report.settings.duration as usize).min(report.series.len());
+    let whole = (report.settings.duration.as_secs() as usize).min(report.series.len());
     &report.series[..whole]
 }
 

@@ -7,39 +7,48 @@ use std::{
     time::Duration,
 };
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use swarmkeep_tracker_protocol::{bittorrent::in_words, udp::MAX_SCRAPE};
 
 use crate::{Error, machine::cores};
 
 /// The configuration of a load test. Start with [`new`](Self::new), and change some fields.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Config {
     /// The tracker: one address, or one per family. Workers take turns. All are UDP, or all are HTTP.
+    #[serde(skip)]
     pub targets: Vec<Target>,
     /// The duration of the measurement, at most [`LONGEST`](Self::LONGEST).
+    #[serde(serialize_with = "seconds")]
     pub duration: Duration,
     /// The duration of the warm-up. Its requests are not counted.
+    #[serde(serialize_with = "seconds")]
     pub warm_up: Duration,
     /// The number of clients, each with its own socket.
     pub workers: usize,
     /// The number of threads; `None` is one per core, and no more than workers; with `xdp`, one.
+    #[serde(skip)]
     pub threads: Option<usize>,
     /// The most unanswered requests per worker; `None` is 1 in a closed loop and 64 in an open loop. HTTP
     /// always has 1.
+    #[serde(skip)]
     pub window: Option<usize>,
     /// Requests per second and worker (open loop); `None` sends after each answer (closed loop).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// The time after which a request without an answer has failed.
+    #[serde(serialize_with = "seconds")]
     pub timeout: Duration,
     /// How long a connection id is used. The next one is requested shortly before.
+    #[serde(serialize_with = "seconds")]
     pub connection_lifetime: Duration,
     /// The distribution of peers over torrents.
     pub swarms: Swarms,
     /// The number of peers.
     pub peers: u64,
     /// The number of peers that each announce requests; `None` leaves it to the tracker.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub want: Option<u32>,
     /// The mix of the kinds of requests.
     pub mix: Mix,
@@ -62,6 +71,7 @@ pub struct Config {
     /// The seed of the random population and requests.
     pub seed: u64,
     /// The process of the tracker. The report then has its CPU time and memory.
+    #[serde(skip)]
     pub server_pid: Option<u32>,
     /// Whether the tracker's counts may exclude the announcing peer, as some trackers do.
     pub announcer_uncounted: bool,
@@ -70,9 +80,14 @@ pub struct Config {
     pub strict: bool,
     /// The interface over which UDP workers send and receive frames by AF_XDP, past their sockets. Takes one
     /// thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub xdp: Option<String>,
     /// Whether targets may be other machines.
     pub beyond_loopback: bool,
+}
+
+fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(time.as_secs_f64())
 }
 
 impl Config {

@@ -1,12 +1,12 @@
 //! The report of a run, for programs and for people.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Deref};
 
 use hdrhistogram::{Counter, Histogram};
 use serde::Serialize;
 
 use crate::{
-    Config, Server, Swarms,
+    Config, Server,
     clock::SECOND,
     engine::Times,
     machine::Machine,
@@ -79,45 +79,21 @@ pub struct Settings {
     pub targets: Vec<String>,
     /// `closed`, or `open`.
     pub r#loop: &'static str,
-    /// Clients at once.
-    pub workers: usize,
-    /// Threads that ran them.
+    /// Threads that ran the workers.
     pub threads: usize,
     /// The most unanswered requests per worker.
     pub window: usize,
-    /// Requests per second and worker, in an open loop.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<f64>,
-    /// Seconds measured.
-    pub duration: f64,
-    /// Seconds of warm-up.
-    pub warm_up: f64,
-    /// Seconds without an answer after which a request had failed.
-    pub timeout: f64,
-    /// How peers were spread over torrents.
-    pub swarms: Swarms,
-    /// Peers in the population.
-    pub peers: u64,
-    /// The number of peers that each announce requested; absent if that was left to the tracker.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub want: Option<u32>,
-    /// The mix of the kinds of requests.
-    pub mix: crate::Mix,
-    /// Share of seeders among the peers.
-    pub seeders: f64,
-    /// Share of announces with the event `started`.
-    pub started: f64,
-    /// Share of announces with the event `completed`.
-    pub completed: f64,
-    /// Share of announces with the event `stopped`.
-    pub stopped: f64,
-    /// Whether each peer announced once before.
-    pub fill: bool,
-    /// The interface that sent and received frames, past the sockets.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub xdp: Option<String>,
-    /// The seed.
-    pub seed: u64,
+    /// The configuration, with times in seconds.
+    #[serde(flatten)]
+    pub config: Config,
+}
+
+impl Deref for Settings {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.config
+    }
 }
 
 /// Answers that were wrong, or noted, for one reason.
@@ -371,24 +347,9 @@ impl Settings {
         Self {
             targets: config.targets.iter().map(ToString::to_string).collect(),
             r#loop: if config.is_open() { "open" } else { "closed" },
-            workers: config.workers,
             threads: config.threads(),
             window: config.window(),
-            rate: config.rate,
-            duration: config.duration.as_secs_f64(),
-            warm_up: config.warm_up.as_secs_f64(),
-            timeout: config.timeout.as_secs_f64(),
-            swarms: config.swarms,
-            peers: config.peers,
-            want: config.want,
-            mix: config.mix,
-            seeders: config.seeders,
-            started: config.started,
-            completed: config.completed,
-            stopped: config.stopped,
-            fill: config.fill,
-            xdp: config.xdp.clone(),
-            seed: config.seed,
+            config: config.clone(),
         }
     }
 }
