@@ -403,35 +403,6 @@ mod tests {
     }
 
     #[test]
-    fn peers_find_each_other_over_a_store_of_either_kind() {
-        for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
-            let mut tracker = HandlerTest::named(name);
-            for (first, second) in [("192.0.2.1:9", "192.0.2.2:9"), ("[2001:db8::1]:9", "[2001:db8::2]:9")] {
-                let (first, second) = (at(first), at(second));
-                let id = tracker.connect(first);
-                let (header, peers) = tracker.announce(first, AnnounceRequest { left: 0, ..request(id) });
-                assert_eq!((header.transaction_id, header.interval), (TRANSACTION, 1234));
-                assert_eq!(peers, [], "{name}");
-
-                let id = tracker.connect(second);
-                let (_, peers) = tracker.announce(second, AnnounceRequest { port: 7000, ..request(id) });
-                assert_eq!(peers, [Endpoint::new(first.ip(), 6881).unwrap()], "{name}");
-                let (header, _) = tracker.announce(
-                    second,
-                    AnnounceRequest { port: 7000, left: 0, event: AnnounceEvent::Completed, ..request(id) },
-                );
-                assert_eq!(header.leechers, 0);
-            }
-            let id = tracker.connect(at("192.0.2.3:9"));
-            let packet = ScrapeRequest::new(id, TRANSACTION, &[[0xbb; 20], [0xaa; 20]]).to_vec();
-            let answer = tracker.send(&packet, at("192.0.2.3:9")).unwrap();
-            let Ok(Response::Scrape(response)) = Response::parse(&answer, Family::V4) else { panic!() };
-            let counts = ScrapeStats { seeders: 4, completed: 2, leechers: 0 };
-            assert!(response.swarms().eq([ScrapeStats::default(), counts]), "{name}");
-        }
-    }
-
-    #[test]
     fn a_peer_is_at_the_source_of_its_packet_whatever_it_claims() {
         let mut tracker = HandlerTest::named("packed");
         let id = tracker.connect(at("192.0.2.1:9"));
