@@ -20,11 +20,6 @@ pub struct Migration<'a> {
 }
 
 impl Cluster {
-    /// Moves a slot with all its keys to another master while both serve, and returns the number of keys.
-    pub fn migrate_slot(&self, slot: u16, to: usize) -> Result<usize> {
-        self.begin_migration(slot, to)?.finish()
-    }
-
     /// Moves a slot with all its keys to another master in one atomic step, if the servers can (Valkey from 9
     /// on); otherwise returns `false`. When it returns `true`, all live nodes know the new master.
     pub fn migrate_slot_at_once(&self, slot: u16, to: usize) -> Result<bool> {

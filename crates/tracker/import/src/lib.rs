@@ -62,12 +62,7 @@ impl Format {
 
     /// Its name on command lines and in JSON.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Scrape => "scrape",
-            Self::OpentrackerState => "opentracker-state",
-            Self::OpentrackerTxtp => "opentracker-txtp",
-            Self::Lines => "lines",
-        }
+        ["scrape", "opentracker-state", "opentracker-txtp", "lines"][self as usize]
     }
 }
 

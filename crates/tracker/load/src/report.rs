@@ -205,18 +205,9 @@ pub struct Second {
     pub max: f64,
 }
 
-pub(crate) struct RunResults {
-    pub(crate) totals: Totals,
-    pub(crate) times: Times,
-    pub(crate) series: Vec<Second>,
-    pub(crate) server: Option<Server>,
-    pub(crate) generator_cpu_seconds: Option<f64>,
-    pub(crate) xdp_mode: Option<&'static str>,
-}
-
 impl Report {
-    pub(crate) fn new(config: &Config, results: RunResults) -> Self {
-        let RunResults { totals, times, series, server, generator_cpu_seconds, xdp_mode } = results;
+    /// Without the tracker's process, and with nothing of the generator but its delay.
+    pub(crate) fn new(config: &Config, totals: Totals, times: Times, series: Vec<Second>) -> Self {
         let seconds = (totals.last_answer.max(totals.end) - times.begin) as f64 / SECOND as f64;
         let sum = |of: fn(&stats::OfKind) -> u64| totals.kinds.iter().map(of).sum::<u64>();
         let (requests, succeeded, failed) = (sum(|k| k.requests), sum(|k| k.succeeded), sum(|k| k.failed));
@@ -248,11 +239,11 @@ impl Report {
             bytes_sent: sum(|kind| kind.bytes_sent),
             bytes_received: sum(|kind| kind.bytes_received),
             fill: totals.fill,
-            server,
+            server: None,
             generator: Generator {
-                cpu_seconds: generator_cpu_seconds,
+                cpu_seconds: None,
                 lag_p99: config.is_open().then(|| microseconds(totals.lag.value_at_quantile(0.99))),
-                xdp_mode,
+                xdp_mode: None,
             },
             series,
         }

@@ -20,7 +20,7 @@ use crate::{
     frames::Frames,
     http::HttpClient,
     population::Population,
-    report::{self, RunResults},
+    report,
     server::Usage,
     stats::{self, Recorder, Totals},
     udp::UdpClient,
@@ -159,10 +159,9 @@ fn run_clients<C: Client>(
         let server = config.server_pid.zip(server?).zip(server_after?);
         let server = server.map(|((pid, before), after)| after.since(&before, pid, totals.answers()));
         let own = own.zip(own_after).map(|(before, after)| after.cpu_seconds - before.cpu_seconds);
-        Ok(Report::new(
-            config,
-            RunResults { totals, times, series, server, generator_cpu_seconds: own, xdp_mode },
-        ))
+        let mut report = Report::new(config, totals, times, series);
+        (report.server, report.generator.cpu_seconds, report.generator.xdp_mode) = (server, own, xdp_mode);
+        Ok(report)
     })
 }
 

@@ -23,12 +23,7 @@ impl Kind {
     pub(crate) const ALL: [Self; 4] = [Self::Connect, Self::Announce, Self::Stopped, Self::Scrape];
 
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Announce => "announce",
-            Self::Stopped => "stopped",
-            Self::Scrape => "scrape",
-        }
+        ["connect", "announce", "stopped", "scrape"][self as usize]
     }
 }
 

@@ -1,12 +1,6 @@
 //! A tracker that keeps its state in a folder.
 
-use std::{
-    net::SocketAddr,
-    path::Path,
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, path::Path, process::Command};
 
 use swarmkeep::{AnnounceEvent, Endpoint, InfoHash};
 use swarmkeep_tests::{
@@ -15,7 +9,7 @@ use swarmkeep_tests::{
 };
 use swarmkeep_tracker_protocol::udp::{AnnounceRequest, ConnectionId, ScrapeStats};
 
-use crate::common::{A_MINUTE, Serve, swarmkeep, until};
+use crate::common::{Serve, swarmkeep, until};
 
 pub(crate) fn command(state: &Path, more: &[&str]) -> Command {
     let state = state.to_str().expect("text");
@@ -124,13 +118,8 @@ pub(crate) fn metric(admin: SocketAddr, name: &str) -> u64 {
 
 /// Waits until the metrics have these lines.
 pub(crate) fn metrics_show(admin: SocketAddr, lines: &[&str]) {
-    let began = Instant::now();
-    loop {
+    until(&format!("the metrics have {lines:?}"), || {
         let text = metrics(admin);
-        if lines.iter().all(|line| text.contains(line)) {
-            return;
-        }
-        assert!(began.elapsed() < A_MINUTE, "{lines:?}: {text}");
-        thread::sleep(Duration::from_millis(50));
-    }
+        lines.iter().all(|line| text.contains(line))
+    });
 }

@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashMap,
-    env, fmt,
+    env,
     io::{Write as _, stderr},
     net::SocketAddr,
     path::Path,
@@ -55,7 +55,7 @@ fn answered_announces_outlive_kills_at_any_moment() {
         test.check(&tracker);
         if kill % 50 == 0 || kill == kills {
             // To stderr itself: the test harness shows no output of a test that passes.
-            let _ = writeln!(stderr(), "{kill} kills in {} s: {}", began.elapsed().as_secs(), test.totals);
+            let _ = writeln!(stderr(), "{kill} kills in {} s: {:?}", began.elapsed().as_secs(), test.totals);
         }
     }
     // After a clean stop all is equal. Peers that were gone come back, and their swarms have their downloads.
@@ -65,7 +65,10 @@ fn answered_announces_outlive_kills_at_any_moment() {
     test.check(&tracker);
     test.fill(&tracker);
     test.check_again(&tracker);
-    assert!(test.totals.snapshots + test.totals.while_writing > 0, "some are killed late enough");
+    assert!(
+        test.totals.snapshots_logged + test.totals.killed_while_writing > 0,
+        "some are killed late enough"
+    );
     test.stop(tracker);
 }
 
@@ -178,36 +181,18 @@ struct KillTest {
     totals: Totals,
 }
 
-#[derive(Default)]
+/// Printed with its names.
+#[derive(Debug, Default)]
 struct Totals {
     restarts: u64,
-    while_writing: u64,
-    while_stopping: u64,
-    while_starting: u64,
-    announces: u64,
-    snapshots: u64,
-    checks: u64,
-    sure: u64,
-    downloads: u64,
-}
-
-impl fmt::Display for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} restarts; killed while writing a snapshot {} times, while stopping {}, besides while starting {}; {} announces answered; {} snapshots logged; \
-             {} peers checked, of them {} newer than the snapshot before; {} settled downloads checked",
-            self.restarts,
-            self.while_writing,
-            self.while_stopping,
-            self.while_starting,
-            self.announces,
-            self.snapshots,
-            self.checks,
-            self.sure,
-            self.downloads,
-        )
-    }
+    killed_while_writing: u64,
+    killed_while_stopping: u64,
+    killed_while_starting: u64,
+    announces_answered: u64,
+    snapshots_logged: u64,
+    peers_checked: u64,
+    peers_newer_than_the_snapshot: u64,
+    settled_downloads: u64,
 }
 
 struct KilledTracker {
@@ -336,7 +321,7 @@ impl KillTest {
                     waiting.remove(&response.header.transaction_id.0).expect("one answer per request");
                 let last = self.peers[swarm].announced.last_mut().expect("it has announced");
                 last.answered = Some(SystemTime::now());
-                self.totals.announces += 1;
+                self.totals.announces_answered += 1;
             }
             if at_once < 64 {
                 // Leaves time for other programs on this machine.
@@ -375,16 +360,16 @@ impl KillTest {
             // As after an impatient stop: while it takes its last snapshot.
             tracker.serve.signal("TERM");
             thread::sleep(self.random(2 * self.took));
-            self.totals.while_stopping += 1;
+            self.totals.killed_while_stopping += 1;
         }
         let said = tracker.serve.kill();
-        self.totals.while_writing += u64::from(partial.exists());
+        self.totals.killed_while_writing += u64::from(partial.exists());
         let is_good = !said.contains("ERROR");
         assert!(is_good, "{said}");
         let taken = said
             .lines()
             .filter(|line| line.contains("snapshot taken"))
-            .inspect(|_| self.totals.snapshots += 1);
+            .inspect(|_| self.totals.snapshots_logged += 1);
         // A snapshot begins after the line about the one before. It is renamed a moment before its own line:
         // the folder may have one more, with more announces.
         let taken = taken.collect::<Vec<_>>();
@@ -405,7 +390,7 @@ impl KillTest {
         thread::sleep(self.random(self.start));
         child.kill().expect("ours");
         child.wait().expect("ours");
-        self.totals.while_starting += 1;
+        self.totals.killed_while_starting += 1;
     }
 
     /// Stops a tracker with SIGTERM: it keeps everything.
@@ -438,8 +423,9 @@ impl KillTest {
                 history.base,
                 history.announced.iter().map(|it| (it.action, it.answered)).collect::<Vec<_>>(),
             );
-            self.totals.checks += 1;
-            self.totals.sure += u64::from(held_by.is_some_and(|by| history.answered_by(by) > 0));
+            self.totals.peers_checked += 1;
+            self.totals.peers_newer_than_the_snapshot +=
+                u64::from(held_by.is_some_and(|by| history.answered_by(by) > 0));
             history.base = peer;
             history.announced.clear();
             history.seen = history.settled;
@@ -470,7 +456,7 @@ impl KillTest {
                     continue;
                 }
                 history.seen = stats.completed;
-                self.totals.downloads += u64::from(history.settled);
+                self.totals.settled_downloads += u64::from(history.settled);
             }
             pending = again;
         }
