@@ -137,21 +137,23 @@ pub struct Implementation {
 
 /// How an implementation is built.
 #[derive(Clone, Copy)]
-enum Build {
+pub enum Build {
+    /// A store that answers at once.
     Sync(fn(&RepositoryConfig) -> Result<Arc<dyn TorrentRepository>, ConfigError>),
+    /// A store that has to be awaited.
     Async(fn(&RepositoryConfig) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError>),
 }
 
 impl Implementation {
-    /// A row for an asynchronous store that this crate does not know.
-    pub const fn asynchronous(
+    /// A row for a store that this crate does not know.
+    pub const fn new(
         name: &'static str,
         family: &'static str,
         summary: &'static str,
         bounded: BoundedBy,
-        build: fn(&RepositoryConfig) -> Result<Arc<dyn AsyncTorrentRepository>, ConfigError>,
+        build: Build,
     ) -> Self {
-        Self { name, family, summary, bounded, build: Build::Async(build) }
+        Self { name, family, summary, bounded, build }
     }
 
     /// Builds an empty repository.
@@ -163,11 +165,6 @@ impl Implementation {
             Build::Sync(build) => build(config).map(|store| Repository::Sync(Immediate(store))),
             Build::Async(build) => build(config).map(Repository::Async),
         }
-    }
-
-    /// Whether it stands for its family.
-    pub fn is_first_of_its_family(&self) -> bool {
-        find(self.family).is_some_and(|first| first.name == self.name)
     }
 }
 
@@ -215,13 +212,19 @@ impl Deref for Repository {
 /// The implementation called `name`, or the one that stands for the family of this name, if this build has
 /// it.
 pub fn find(name: &str) -> Option<&'static Implementation> {
-    let named = ALL.iter().find(|implementation| implementation.name == name);
-    named.or_else(|| ALL.iter().find(|implementation| implementation.family == name))
+    find_in(ALL, name)
+}
+
+/// The same among other rows.
+pub fn find_in<'a>(rows: &'a [Implementation], name: &str) -> Option<&'a Implementation> {
+    let named = rows.iter().find(|implementation| implementation.name == name);
+    named.or_else(|| rows.iter().find(|implementation| implementation.family == name))
 }
 
 /// All that [`find`] finds: the names of the rows, and then those of the families that no row has.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let families = ALL.iter().filter(|row| row.is_first_of_its_family() && row.name != row.family);
+    let is_first = |row: &&Implementation| find(row.family).is_some_and(|first| first.name == row.name);
+    let families = ALL.iter().filter(move |row| is_first(row) && row.name != row.family);
     ALL.iter().map(|row| row.name).chain(families.map(|row| row.family))
 }
 
@@ -259,7 +262,6 @@ mod tests {
         for implementation in ALL {
             let first = find(implementation.family).unwrap();
             assert_eq!((first.family, first.bounded), (implementation.family, implementation.bounded));
-            assert!(first.is_first_of_its_family());
         }
         let known: HashSet<_> = names().collect();
         assert_eq!(names().count(), known.len(), "each once");

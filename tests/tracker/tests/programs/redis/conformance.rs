@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, LazyLock};
 
-use swarmkeep::{AsyncTorrentRepository, ConfigError, RepositoryConfig, catalog::Implementation};
+use swarmkeep::catalog::{Build, Implementation};
+use swarmkeep::{AsyncTorrentRepository, ConfigError, RepositoryConfig};
 use swarmkeep_conformance::{CASES, Case};
 use swarmkeep_redis::{Error, RedisRepository};
 use swarmkeep_servers::{Cluster, Server};
@@ -23,7 +24,7 @@ type Built = Result<Arc<dyn AsyncTorrentRepository>, ConfigError>;
 
 /// A row of the catalog's kind.
 const fn row(name: &'static str, build: fn(&RepositoryConfig) -> Built) -> Implementation {
-    Implementation::asynchronous(name, "redis", "Redis or Valkey.", RedisRepository::BOUNDED, build)
+    Implementation::new(name, "redis", "Redis or Valkey.", RedisRepository::BOUNDED, Build::Async(build))
 }
 
 fn on(urls: impl IntoIterator<Item = String>, config: &RepositoryConfig) -> Built {
