@@ -1,10 +1,12 @@
-//! Tables and numbers in Markdown, and the machine that they were measured on.
+//! Tables and numbers in Markdown.
 
-use std::fs;
+use std::{
+    fmt, fs, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
-use swarmkeep::bittorrent::counted;
-
-use crate::cores;
+use serde::Serialize;
 
 /// A column: its title, and the cell of a row.
 pub type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
@@ -60,12 +62,66 @@ pub fn grouped(number: u64) -> String {
     }
 }
 
-/// Returns the name of the processor, and the number of cores that this process may use.
-pub fn machine() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let name = name.map_or_else(|| std::env::consts::ARCH, |(_, name)| name.trim());
-    format!("{name}, {}", counted(cores(), "core"))
+/// The values of one number in several measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// The middle value, or the mean of the two in the middle.
+    pub median: f64,
+    /// The smallest value.
+    pub least: f64,
+    /// The largest value.
+    pub most: f64,
+}
+
+impl Spread {
+    /// Returns the spread of the numbers; `None` if there are none.
+    pub fn of(numbers: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut numbers: Vec<_> = numbers.collect();
+        numbers.sort_by(f64::total_cmp);
+        let (least, most) = (*numbers.first()?, *numbers.last()?);
+        let middle = |n: usize| numbers[n.min(numbers.len() - 1)];
+        let median = f64::midpoint(middle((numbers.len() - 1) / 2), middle(numbers.len() / 2));
+        Some(Self { median, least, most })
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [median, least, most] = [self.median, self.least, self.most].map(significant);
+        if least == most { f.write_str(&median) } else { write!(f, "{median} ({least}–{most})") }
+    }
+}
+
+/// A file with two marks around a table.
+pub struct Marked {
+    path: PathBuf,
+    text: String,
+    between: Range<usize>,
+}
+
+impl Marked {
+    /// Reads the file and finds the marks `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
+    ///
+    /// # Errors
+    /// Errors of the file system, and a file without the marks.
+    pub fn read(path: &Path, name: &str) -> io::Result<Self> {
+        let failed = |what: &dyn fmt::Display| io::Error::other(format!("{}: {what}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
+        let [first, last] = ["begin", "end"].map(|which| format!("<!-- {name}:{which} -->"));
+        let begin = text.find(&first).map(|at| at + first.len());
+        let between = begin.and_then(|begin| Some(begin..begin + text[begin..].find(&last)?));
+        let between = between.ok_or_else(|| failed(&format!("expected {first} and, behind it, {last}")))?;
+        Ok(Self { path: path.to_owned(), text, between })
+    }
+
+    /// Writes the file with `table` between the marks.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn write(mut self, table: &str) -> io::Result<()> {
+        self.text.replace_range(self.between, &format!("\n{table}"));
+        fs::write(self.path, self.text)
+    }
 }
 
 #[cfg(test)]
@@ -81,6 +137,14 @@ mod tests {
         {
             assert_eq!(significant(number), text);
         }
+    }
+
+    #[test]
+    fn a_spread_has_the_middle_and_both_ends() {
+        let spread = |numbers: &[f64]| Spread::of(numbers.iter().copied());
+        assert_eq!(spread(&[3.0, 1.0, 9.0]), Some(Spread { median: 3.0, least: 1.0, most: 9.0 }));
+        assert_eq!(spread(&[4.0, 1.0]), Some(Spread { median: 2.5, least: 1.0, most: 4.0 }));
+        assert_eq!(spread(&[]), None);
     }
 
     #[test]

@@ -3,15 +3,25 @@
 use std::{
     collections::BTreeMap,
     ops::Bound::{Excluded, Unbounded},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Announced, Budget, Capabilities, Changes, ConfigError, Cursor, InfoHash,
-    LongestHold, MemoryUse, PeerBuffer, PeerRecord, Random, RepositoryConfig, Restored, Retention,
+    Announce, AnnounceEvent, Announced, BoundedBy, Budget, Capabilities, Changes, ConfigError, Cursor,
+    InfoHash, LongestHold, MemoryUse, PeerBuffer, PeerRecord, Random, RepositoryConfig, Restored, Retention,
     SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
+    catalog::{Build, Implementation},
     implement::{CursorExt as _, RecordSwarm, VISITS_PER_HOLD},
 };
+
+/// The row of the store, for programs that take rows.
+pub const ROW: Implementation = Implementation::new(
+    "own",
+    "own",
+    "A mutex around a B-tree of swarms.",
+    BoundedBy::empty(),
+    Build::Sync(|config| Ok(Arc::new(OwnStore::new(config)?))),
+);
 
 /// The store.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use swarmkeep_benches::tables::machine;
+use swarmkeep_benches::origin::machine;
 use swarmkeep_lab::today;
 use swarmkeep_servers::Server;
 

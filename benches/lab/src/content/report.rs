@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde_json::json;
 use swarmkeep_benches::{
     charts::{Line, dots},
-    tables::{grouped, machine, significant, table},
+    origin::machine,
+    tables::{grouped, significant, table},
 };
 
 use crate::content::{Options, Row, StoreSetup, disk::DISK, row::memory_of};

@@ -3,19 +3,20 @@
 use std::{
     collections::BTreeMap,
     error::Error,
-    fmt, fs,
+    fmt,
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
 use swarmkeep::{
-    ConfigError, HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, TorrentRepository, catalog,
+    ConfigError, HashKey, PeerBuffer, RepositoryConfig, SplitMix64, Timestamp, TorrentRepository,
+    catalog::{self, Implementation},
 };
-use swarmkeep_benches::cores;
 use swarmkeep_conformance::Subject;
 use swarmkeep_workload::Workload;
 
 use super::{announcing, flood, forgetting, work::Population};
+use crate::{at_once, cores, resident_bytes, tables::Spread};
 
 /// The plan of one row.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -112,10 +113,10 @@ pub(crate) const INTERVAL: u64 = 30 * 60;
 /// The default lifetime of the stores.
 pub(crate) const LIFETIME: u64 = 45 * 60;
 
-/// Measures one row.
-pub(crate) fn measure(plan: &Plan) -> Result<Row, Box<dyn Error>> {
+/// Measures the store of `rows` that the plan names.
+pub(crate) fn measure(rows: &[Implementation], plan: &Plan) -> Result<Row, Box<dyn Error>> {
     let implementation =
-        catalog::find(&plan.store).ok_or_else(|| format!("no store is called {}", plan.store))?;
+        catalog::find_in(rows, &plan.store).ok_or_else(|| format!("no store is called {}", plan.store))?;
     // Built first, so that its tables do not count as memory of the store.
     let workload = plan.population.workload(plan.seed);
     let config = RepositoryConfig::new(HashKey::from_bytes(u128::from(plan.seed).to_le_bytes()));
@@ -173,25 +174,7 @@ fn fill(store: &dyn TorrentRepository, workload: &Workload, threads: u64) {
             store.announce(&announce.want(0), now, &mut rng, &mut peers);
         }
     };
-    if threads == 1 {
-        return part(0);
-    }
-    std::thread::scope(|scope| {
-        for n in 0..threads {
-            scope.spawn(move || part(n));
-        }
-    });
-}
-
-/// Returns the anonymous memory of this process: the pages of the program itself change with the code that it
-/// calls. `None` without `/proc`.
-pub(crate) fn resident_bytes() -> Option<u64> {
-    // The counters in `status` are late by some megabytes on machines with many cores; this is an exact
-    // count.
-    let rollup = fs::read_to_string("/proc/self/smaps_rollup").ok()?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib * 1024)
+    at_once(threads as usize, |n| part(n as u64));
 }
 
 /// Returns the result and the time of `work`.
@@ -255,38 +238,5 @@ impl Row {
             *value = Spread::of(rows.iter().filter_map(|row| row.get(number))).expect("a row has it").median;
         }
         median
-    }
-}
-
-/// The values of one number in several processes.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) least: f64,
-    pub(crate) most: f64,
-}
-
-impl Spread {
-    /// Returns the spread of the numbers; `None` if there are none.
-    pub(crate) fn of(numbers: impl Iterator<Item = f64>) -> Option<Self> {
-        let mut numbers: Vec<_> = numbers.collect();
-        numbers.sort_by(f64::total_cmp);
-        let (least, most) = (*numbers.first()?, *numbers.last()?);
-        let middle = |n: usize| numbers[n.min(numbers.len() - 1)];
-        let median = f64::midpoint(middle((numbers.len() - 1) / 2), middle(numbers.len() / 2));
-        Some(Self { median, least, most })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_spread_has_the_middle_and_both_ends() {
-        let spread = |numbers: &[f64]| Spread::of(numbers.iter().copied());
-        assert_eq!(spread(&[3.0, 1.0, 9.0]), Some(Spread { median: 3.0, least: 1.0, most: 9.0 }));
-        assert_eq!(spread(&[4.0, 1.0]), Some(Spread { median: 2.5, least: 1.0, most: 4.0 }));
-        assert_eq!(spread(&[]), None);
     }
 }

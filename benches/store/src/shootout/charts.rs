@@ -2,13 +2,12 @@
 
 use std::{error::Error, path::Path};
 
-use swarmkeep_benches::charts::{Scale, Series, bars};
-
 use super::{
     report::{Report, in_words},
     row::{Number, Row},
     work::Shape,
 };
+use crate::charts::{Scale, Series, bars};
 
 /// Draws every chart for which there are numbers.
 pub(crate) fn draw(report: &Report, directory: &Path) -> Result<(), Box<dyn Error>> {

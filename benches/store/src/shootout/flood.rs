@@ -1,7 +1,7 @@
 //! The effect of a flood of made-up info hashes on a store with a limit: the share of the live swarms that it
 //! evicts.
 
-use std::{error::Error, thread};
+use std::error::Error;
 
 use swarmkeep::{
     Announce, ConfigError, PeerBuffer, RepositoryConfig, Request, SplitMix64, Timestamp, TorrentRepository,
@@ -10,7 +10,8 @@ use swarmkeep::{
 use swarmkeep_conformance::Subject;
 use swarmkeep_workload::{PeerIndex, Workload};
 
-use super::row::{INTERVAL, Number, Plan, Row, START, timed};
+use super::row::{INTERVAL, Number, Plan, Row, START};
+use crate::at_once;
 
 /// The number of made-up swarms per live swarm.
 const MADE_UP: u64 = 100;
@@ -48,10 +49,7 @@ pub(crate) fn flood(
         let announces = swarms.map(|n| workload.announce(PeerIndex { swarm: FIRST + n, peer: 0 }));
         announce(store, START + 2 * INTERVAL, made_up / threads, announces, plan.batch);
     };
-    let part = &part;
-    let ((), took) = timed(|| {
-        thread::scope(|scope| (0..threads).for_each(|thread| drop(scope.spawn(move || part(thread)))));
-    });
+    let (took, _) = at_once(plan.threads, |thread| part(thread as u64));
 
     let lost = (0..lives).filter(|&swarm| store.scrape(&workload.info_hash(swarm)).peers() == 0).count();
     row.set(Number::FloodLost, lost as f64 / lives as f64);

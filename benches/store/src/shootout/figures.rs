@@ -2,12 +2,15 @@
 
 use serde::Serialize;
 use swarmkeep::catalog::{self, Implementation};
-use swarmkeep_benches::tables::{markdown, significant};
 
 use super::{
-    report::{Findings, Origin, stores},
-    row::{Metric, Number, Plan, Row, Spread},
+    report::{Findings, stores},
+    row::{Metric, Number, Plan, Row},
     work::Population,
+};
+use crate::{
+    origin::Origin,
+    tables::{Spread, markdown, significant},
 };
 
 /// One line of the table.
@@ -268,10 +271,7 @@ impl FigureRow {
     }
 
     fn cell(&self, store: &str) -> String {
-        let Some(FigureCell { spread, .. }) = self.stores.iter().find(|cell| cell.store == store) else {
-            return String::new();
-        };
-        let [median, least, most] = [spread.median, spread.least, spread.most].map(significant);
-        if least == most { median } else { format!("{median} ({least}–{most})") }
+        let cell = self.stores.iter().find(|cell| cell.store == store);
+        cell.map_or(String::new(), |cell| cell.spread.to_string())
     }
 }

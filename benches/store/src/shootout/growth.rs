@@ -5,16 +5,16 @@ use std::{error::Error, path::Path};
 use serde::Serialize;
 use swarmkeep::catalog::Implementation;
 
-use swarmkeep_benches::{
-    charts::{self, Line, Scale},
-    tables::{grouped, markdown, significant},
-};
-
 use super::{
     figures::fits,
-    report::{Findings, Origin, stores},
+    report::{Findings, stores},
     row::{Metric, Number, Plan, Row},
     work::Population,
+};
+use crate::{
+    charts::{self, Line, Scale},
+    origin::Origin,
+    tables::{grouped, markdown, significant},
 };
 
 /// A growing quantity, and the numbers drawn over it.

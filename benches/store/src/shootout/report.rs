@@ -1,15 +1,18 @@
 //! The results of a shootout: as JSON, as tables for people, and as the table of the README.
 
-use std::{collections::BTreeSet, error::Error, fmt::Write, fs, path::Path};
+use std::{collections::BTreeSet, error::Error, fmt::Write, path::Path};
 
 use serde::Serialize;
 use swarmkeep::bittorrent::counted;
-use swarmkeep_benches::tables::{grouped, machine, markdown, significant};
 
 use super::{
     charts,
     row::{Number, Row},
     work::Shape,
+};
+use crate::{
+    origin::{Origin, machine},
+    tables::{grouped, markdown, significant},
 };
 
 /// The results of a shootout in all forms.
@@ -31,22 +34,12 @@ pub(crate) trait Findings {
     }
 }
 
-/// The comparison: all rows, and the machine of the measurements.
+/// The comparison: all rows, and the origin of their numbers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     #[serde(flatten)]
     origin: Origin,
     pub(crate) rows: Vec<Row>,
-}
-
-/// The origin of the numbers.
-#[derive(Debug, Serialize)]
-pub(crate) struct Origin {
-    machine: String,
-    version: &'static str,
-    seed: u64,
-    /// The number of measurements of each number.
-    repeat: usize,
 }
 
 /// A way to announce: the number of threads, and the number of announces per call.
@@ -135,7 +128,7 @@ impl Findings for Report {
         let hot = self.columns(Shape::Hot, "hot swarm: ", last.collect());
         let bytes = [Shape::OnePeer, Shape::OneSwarm].into_iter().flat_map(bytes);
         let columns = zipf.into_iter().chain(hot).chain(bytes).collect();
-        format!("{}\nMeasured by `cargo shootout` on {}.\n", self.table(columns), self.origin.machine)
+        format!("{}\nMeasured by `cargo shootout` on {}.\n", self.table(columns), machine())
     }
 
     fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>> {
@@ -174,43 +167,5 @@ struct Column {
 impl Column {
     fn new(title: impl Into<String>, shape: Shape, value: impl Fn(&Row) -> Option<f64> + 'static) -> Self {
         Self { title: title.into(), shape, value: Box::new(value) }
-    }
-}
-
-impl Origin {
-    pub(crate) fn here(seed: u64, repeat: usize) -> Self {
-        Self { machine: machine(), version: env!("CARGO_PKG_VERSION"), seed, repeat }
-    }
-}
-
-impl std::fmt::Display for Origin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, swarmkeep {}, seed {}", self.machine, self.version, self.seed)?;
-        if self.repeat > 1 { write!(f, ", median of {}", self.repeat) } else { Ok(()) }
-    }
-}
-
-/// A file with two marks around a table.
-pub(crate) struct Marked {
-    text: String,
-    between: std::ops::Range<usize>,
-}
-
-impl Marked {
-    /// Reads the file and finds the marks `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
-    pub(crate) fn read(path: &Path, name: &str) -> Result<Self, Box<dyn Error>> {
-        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let [first, last] = ["begin", "end"].map(|which| format!("<!-- {name}:{which} -->"));
-        let begin = text.find(&first).map(|at| at + first.len());
-        let between = begin.and_then(|begin| Some(begin..begin + text[begin..].find(&last)?));
-        let between =
-            between.ok_or_else(|| format!("{}: expected {first} and, behind it, {last}", path.display()))?;
-        Ok(Self { text, between })
-    }
-
-    /// Returns the text with `table` between the marks.
-    pub(crate) fn with(mut self, table: &str) -> String {
-        self.text.replace_range(self.between, &format!("\n{table}"));
-        self.text
     }
 }

@@ -1,4 +1,6 @@
 //! `cargo shootout`: every store on the same work, each row in a process of its own.
+//!
+//! The figure of allocations needs `swarmkeep_kit::allocations::Counting` as the allocator of the program.
 
 use std::{
     collections::BTreeSet,
@@ -13,20 +15,19 @@ use std::{
 };
 
 use clap::{
-    CommandFactory as _, Parser, ValueEnum,
-    builder::{PossibleValuesParser, TypedValueParser},
+    CommandFactory as _, FromArgMatches as _, Parser, ValueEnum, builder::PossibleValuesParser,
     error::ErrorKind,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use swarmkeep::catalog::{self, Implementation};
-use swarmkeep_benches::cores;
 
 use self::{
     growth::Reach,
-    report::{AnnounceWay, Findings, Marked, Origin, Report},
+    report::{AnnounceWay, Findings, Report},
     row::{Metric, Plan, Row},
     work::{Shape, Size},
 };
+use crate::{cores, origin::Origin, tables::Marked};
 
 mod announcing;
 mod charts;
@@ -34,7 +35,6 @@ mod figures;
 mod flood;
 mod forgetting;
 mod growth;
-mod nothing;
 mod report;
 mod row;
 mod work;
@@ -98,10 +98,10 @@ struct Args {
     list: bool,
 
     /// Measure only these stores.
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = store_names())]
-    only: Vec<&'static Implementation>,
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
 
-    /// Measure every store in the catalog.
+    /// Measure every store.
     #[arg(long, conflicts_with = "only")]
     all: bool,
 
@@ -174,14 +174,13 @@ struct Args {
 /// The first word of a call that measures one row; the second is what to measure, as JSON.
 const ROW: &str = "row";
 
-#[global_allocator]
-static ALLOCATOR: swarmkeep_kit::allocations::Counting = swarmkeep_kit::allocations::Counting;
-
-fn main() -> ExitCode {
+/// Runs the program over these rows: it reads its arguments, and calls itself for each measurement. The
+/// first row of a family stands for it.
+pub fn main(rows: &[Implementation]) -> ExitCode {
     let words: Vec<_> = env::args().collect();
     let done = match &words[..] {
-        [_, row, plan] if row == ROW => run_row(plan),
-        _ => run(Args::parse()),
+        [_, row, plan] if row == ROW => run_row(rows, plan),
+        _ => run(rows, &Args::of(rows)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -205,23 +204,21 @@ fn refuse(message: String) -> ! {
 }
 
 /// Runs the whole comparison and prints it.
-fn run(args: Args) -> Result<(), Box<dyn Error>> {
+fn run(rows: &[Implementation], args: &Args) -> Result<(), Box<dyn Error>> {
     if args.list {
-        let names: String = catalog::ALL.iter().map(|store| format!("{}\n", store.name)).collect();
+        let names: String = rows.iter().map(|store| format!("{}\n", store.name)).collect();
         return Ok(io::stdout().write_all(names.as_bytes())?);
     }
     // Checked first, so that an unusable file is reported before the measurements.
     let name = if args.figures { "figures" } else { "shootout" };
-    let readme = args.readme.as_ref().map(|path| Ok::<_, Box<dyn Error>>((path, Marked::read(path, name)?)));
-    let readme = readme.transpose()?;
+    let readme = args.readme.as_deref().map(|path| Marked::read(path, name)).transpose()?;
 
-    let plans = args.plans().unwrap_or_else(|message| refuse(message));
-    let rows = measure(&plans, args.repeat())?;
-    let findings = args.findings(rows);
+    let plans = args.plans(rows).unwrap_or_else(|message| refuse(message));
+    let findings = args.findings(measure(&plans, args.repeat())?);
     let text = if args.json { findings.json()? + "\n" } else { findings.text() };
     io::stdout().write_all(text.as_bytes())?;
-    if let Some((path, marked)) = readme {
-        fs::write(path, marked.with(&findings.summary()))?;
+    if let Some(readme) = readme {
+        readme.write(&findings.summary())?;
     }
     if let Some(directory) = &args.svg {
         fs::create_dir_all(directory)?;
@@ -250,14 +247,22 @@ fn measure(plans: &[Plan], repeat: usize) -> Result<Vec<Vec<Row>>, Box<dyn Error
 }
 
 /// Measures one row and prints it for the process that asked.
-fn run_row(plan: &str) -> Result<(), Box<dyn Error>> {
+fn run_row(rows: &[Implementation], plan: &str) -> Result<(), Box<dyn Error>> {
     let plan: Plan = serde_json::from_str(plan)?;
-    let row = row::measure(&plan)?;
+    let row = row::measure(rows, &plan)?;
     println!("{}", serde_json::to_string(&row)?);
     Ok(())
 }
 
 impl Args {
+    /// Returns the arguments of this process, in which these stores have names.
+    fn of(rows: &[Implementation]) -> Self {
+        let names: BTreeSet<_> = rows.iter().flat_map(|row| [row.name, row.family]).collect();
+        let command =
+            Self::command().mut_arg("only", |only| only.value_parser(PossibleValuesParser::new(names)));
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
     /// Returns the requested findings from the rows of each plan.
     fn findings(&self, rows: Vec<Vec<Row>>) -> Box<dyn Findings> {
         let origin = Origin::here(self.seed, self.repeat());
@@ -273,8 +278,8 @@ impl Args {
     }
 
     /// Returns the plans, in an order in which compared measurements follow each other.
-    fn plans(&self) -> Result<Vec<Plan>, String> {
-        let (stores, named) = (self.stores(), !self.only.is_empty());
+    fn plans(&self, rows: &[Implementation]) -> Result<Vec<Plan>, String> {
+        let (stores, named) = (self.stores(rows), !self.only.is_empty());
         let seconds = self.seconds.unwrap_or(if self.quick { 0.01 } else { 1.0 });
         if self.figures {
             return Ok(figures::plans(&stores, self.quick, seconds, self.seed));
@@ -282,10 +287,10 @@ impl Args {
         if self.growth {
             return Ok(growth::plans(&stores, named, &self.reach(), seconds, self.seed));
         }
-        self.comparison()
+        self.comparison(&stores)
     }
 
-    fn comparison(&self) -> Result<Vec<Plan>, String> {
+    fn comparison(&self, stores: &[&Implementation]) -> Result<Vec<Plan>, String> {
         let size = self.size()?;
         let ways = self.ways();
         let mut plans = Vec::new();
@@ -296,7 +301,7 @@ impl Args {
                 if metrics.is_empty() {
                     continue;
                 }
-                plans.extend(self.stores().into_iter().map(|store| Plan {
+                plans.extend(stores.iter().map(|store| Plan {
                     store: store.name.to_owned(),
                     workload: shape.to_string(),
                     population: shape.population(size),
@@ -329,11 +334,15 @@ impl Args {
         all.into_iter().filter_map(|(metric, wanted)| wanted.then_some(metric)).collect()
     }
 
-    fn stores(&self) -> Vec<&'static Implementation> {
+    fn stores<'a>(&self, rows: &'a [Implementation]) -> Vec<&'a Implementation> {
+        let find = |name: &str| catalog::find_in(rows, name);
         match (self.all, self.only.as_slice()) {
-            (true, _) => catalog::ALL.iter().collect(),
-            (false, []) => catalog::ALL.iter().filter(|store| store.is_first_of_its_family()).collect(),
-            (false, only) => only.to_vec(),
+            (true, _) => rows.iter().collect(),
+            (false, []) => rows
+                .iter()
+                .filter(|row| find(row.family).is_some_and(|first| first.name == row.name))
+                .collect(),
+            (false, only) => only.iter().filter_map(|name| find(name)).collect(),
         }
     }
 
@@ -401,11 +410,6 @@ fn in_a_fresh_process(plan: &Plan) -> Result<Row, Box<dyn Error>> {
         .into());
     }
     Ok(serde_json::from_slice(&child.stdout)?)
-}
-
-fn store_names() -> impl TypedValueParser<Value = &'static Implementation> {
-    PossibleValuesParser::new(catalog::names())
-        .map(|name| catalog::find(&name).expect("clap lets only names of the catalog through"))
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

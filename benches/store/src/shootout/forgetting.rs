@@ -10,8 +10,9 @@ use swarmkeep_workload::Workload;
 use super::{
     SMALL_STEP,
     announcing::{FULL, latencies},
-    row::{INTERVAL, LIFETIME, Number, Plan, Row, START, Spread, resident_bytes, timed},
+    row::{INTERVAL, LIFETIME, Number, Plan, Row, START, timed},
 };
+use crate::{resident_bytes, tables::Spread};
 
 /// The number of visits of a step while no announce waits.
 const LARGE_STEP: usize = 1 << 16;
