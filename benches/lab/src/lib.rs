@@ -7,7 +7,6 @@ pub mod store_bench;
 mod tracker;
 
 pub use arguments::Arguments;
-pub use load::today;
 pub use tracker::Tracker;
 
 use std::process;

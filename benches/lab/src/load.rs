@@ -7,13 +7,13 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
-    time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize};
 
 use swarmkeep_benches::{
     charts::{self, Line, Scale},
+    origin::{quoted, today},
     tables::{Column, grouped, markdown, significant, table, whole},
 };
 use swarmkeep_cli::load::{measure, verdict};
@@ -62,23 +62,6 @@ fn commands(report: &Path) -> Vec<String> {
         .iter()
         .map(|workers| format!("swarmkeep load {} --concurrency {workers}", quoted.join(" ")))
         .collect()
-}
-
-/// The form that a shell reads as one word.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/%+@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-/// The date in UTC, as `2026-11-21`.
-pub fn today() -> String {
-    let mut now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    now.truncate("2026-11-21".len());
-    now
 }
 
 /// The name of the results file of a day, without its extension. Names have the order of the days.
@@ -452,13 +435,5 @@ mod tests {
         assert_eq!(found("2026-01-01").unwrap().0, "results-20251231.md");
         assert_eq!(found("2025-12-31"), None);
         fs::remove_dir_all(&directory).unwrap();
-    }
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        for (word, text) in [("--fill", "--fill"), ("[::1]:1", "'[::1]:1'"), ("a'b", r"'a'\''b'"), ("", "''")]
-        {
-            assert_eq!(quoted(word), text);
-        }
     }
 }

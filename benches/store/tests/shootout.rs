@@ -31,10 +31,15 @@ fn list_is_the_catalog() {
 
 #[test]
 fn json_has_the_documented_keys() {
-    let report = json("--only packed --quick --swarms 500 --seconds 0.01 --threads 1,2");
-    let mut top: Vec<_> = report.as_object().unwrap().keys().collect();
+    let flags = "--only packed --quick --swarms 500 --seconds 0.01 --threads 1,2";
+    let report = json(flags);
+    let mut top: Vec<_> = report.as_object().unwrap().keys().map(String::as_str).collect();
     top.sort_unstable();
-    assert_eq!(top, ["machine", "repeat", "rows", "seed", "version"]);
+    let keys = "command commit date load machine not_a_measurement quick repeat rows seed version";
+    assert_eq!(top.join(" "), keys);
+    assert_eq!((&report["quick"], report["date"].as_str().unwrap().len()), (&true.into(), 10));
+    assert_eq!(report["command"], format!("shootout --json {flags}"));
+    assert!(report["not_a_measurement"].as_str().unwrap().starts_with("quick"), "{report}");
 
     let rows = report["rows"].as_array().unwrap();
     let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
@@ -90,7 +95,8 @@ fn the_table_goes_into_a_readme_and_charts_into_a_directory() {
     let output = shootout(&format!("{tiny} --readme {readme} --svg {charts}"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    assert!(String::from_utf8(output.stdout).unwrap().contains("| `packed`"));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.starts_with("`shootout --only packed ") && stdout.contains("| `packed`"), "{stdout}");
     let text = fs::read_to_string(&readme).unwrap();
     assert!(
         text.starts_with("# a\n<!-- shootout:begin -->\n| store")

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use swarmkeep_benches::origin::machine;
-use swarmkeep_lab::today;
+use swarmkeep_benches::origin::{machine, today};
 use swarmkeep_servers::Server;
 
 use crate::Result;

@@ -250,7 +250,7 @@ impl Findings for Report {
             1 => String::new(),
             divisor => format!(" All sizes are divided by {divisor}."),
         };
-        format!("{}\nMeasured by `cargo shootout --figures`: {}.{smaller}\n", self.table(), self.origin)
+        format!("{}\nMeasured by {}.{smaller}\n", self.table(), self.origin)
     }
 }
 

@@ -27,7 +27,11 @@ use self::{
     row::{Metric, Plan, Row},
     work::{Shape, Size},
 };
-use crate::{cores, origin::Origin, tables::Marked};
+use crate::{
+    cores,
+    origin::{Origin, load},
+    tables::Marked,
+};
 
 mod announcing;
 mod charts;
@@ -214,7 +218,9 @@ fn run(rows: &[Implementation], args: &Args) -> Result<(), Box<dyn Error>> {
     let readme = args.readme.as_deref().map(|path| Marked::read(path, name)).transpose()?;
 
     let plans = args.plans(rows).unwrap_or_else(|message| refuse(message));
-    let findings = args.findings(measure(&plans, args.repeat())?);
+    let origin = Origin::here(args.seed, args.repeat(), args.quick);
+    let (rows, loads) = measure(&plans, args.repeat())?;
+    let findings = args.findings(origin.under(&loads), rows);
     let text = if args.json { findings.json()? + "\n" } else { findings.text() };
     io::stdout().write_all(text.as_bytes())?;
     if let Some(readme) = readme {
@@ -227,23 +233,24 @@ fn run(rows: &[Implementation], args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures every plan `repeat` times, each time in a fresh process; returns the rows of each plan. The plans
-/// take turns, so that other work of the machine affects all of them alike.
-fn measure(plans: &[Plan], repeat: usize) -> Result<Vec<Vec<Row>>, Box<dyn Error>> {
+/// Measures every plan `repeat` times, each time in a fresh process; returns the rows of each plan, and the
+/// loads before each row. The plans take turns, so that other work of the machine affects all of them alike.
+fn measure(plans: &[Plan], repeat: usize) -> Result<(Vec<Vec<Row>>, Vec<f64>), Box<dyn Error>> {
     let bar = ProgressBar::new((plans.len() * repeat) as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}").expect("a valid template"),
     );
     bar.enable_steady_tick(Duration::from_millis(200));
-    let mut rows = vec![Vec::new(); plans.len()];
+    let (mut rows, mut loads) = (vec![Vec::new(); plans.len()], Vec::new());
     for _ in 0..repeat {
         for (plan, rows) in plans.iter().zip(&mut rows) {
             bar.set_message(plan.to_string());
+            loads.extend(load());
             rows.push(in_a_fresh_process(plan)?);
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
-    Ok(rows)
+    Ok((rows, loads))
 }
 
 /// Measures one row and prints it for the process that asked.
@@ -264,8 +271,7 @@ impl Args {
     }
 
     /// Returns the requested findings from the rows of each plan.
-    fn findings(&self, rows: Vec<Vec<Row>>) -> Box<dyn Findings> {
-        let origin = Origin::here(self.seed, self.repeat());
+    fn findings(&self, origin: Origin, rows: Vec<Vec<Row>>) -> Box<dyn Findings> {
         if self.figures {
             return Box::new(figures::Report::new(origin, self.quick, rows.into_iter().flatten().collect()));
         }

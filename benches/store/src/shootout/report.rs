@@ -11,7 +11,7 @@ use super::{
     work::Shape,
 };
 use crate::{
-    origin::{Origin, machine},
+    origin::Origin,
     tables::{grouped, markdown, significant},
 };
 
@@ -118,7 +118,7 @@ impl Findings for Report {
         text
     }
 
-    /// Returns one table with the main numbers, and the machine of the measurements.
+    /// Returns one table with the main numbers, and their origin.
     fn summary(&self) -> String {
         let ways = self.ways();
         let ends = [ways.first(), ways.last()].map(|way| way.copied().into_iter());
@@ -128,7 +128,7 @@ impl Findings for Report {
         let hot = self.columns(Shape::Hot, "hot swarm: ", last.collect());
         let bytes = [Shape::OnePeer, Shape::OneSwarm].into_iter().flat_map(bytes);
         let columns = zipf.into_iter().chain(hot).chain(bytes).collect();
-        format!("{}\nMeasured by `cargo shootout` on {}.\n", self.table(columns), machine())
+        format!("{}\n{}.\n", self.table(columns), self.origin)
     }
 
     fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>> {
