@@ -4,13 +4,18 @@ use std::{
     env,
     error::Error,
     io::{self, Write as _},
-    num::NonZeroUsize,
+    path::PathBuf,
     process::Command,
-    thread,
     time::Duration,
 };
 
 use clap::Parser;
+use swarmkeep_benches::{
+    cores,
+    origin::{Origin, load},
+    tables::{Marked, Spread, markdown, whole},
+    torrust,
+};
 
 mod aquatic;
 mod measure;
@@ -24,8 +29,16 @@ struct Args {
     #[arg(long)]
     quick: bool,
 
+    /// The four benches of torrust's own repository, over its stores and ours, instead.
+    #[arg(long)]
+    torrust: bool,
+
+    /// Write that table into this file as well, between `<!-- torrust:begin -->` and `<!-- torrust:end -->`.
+    #[arg(long, value_name = "FILE", requires = "torrust")]
+    into: Option<PathBuf>,
+
     /// The seed of the workloads.
-    #[arg(long, default_value = "1")]
+    #[arg(long, default_value = "1", conflicts_with = "torrust")]
     seed: u64,
 
     /// Print the bytes of one store's resident set for a number of swarms of one peer, or of peers in one
@@ -48,7 +61,7 @@ struct Scale {
 const FULL: Scale = Scale {
     swarms: 100_000,
     peers: 500_000,
-    announces: 400_000,
+    announces: 100_000,
     limit: Duration::from_secs(1),
     turns: 3,
     memory: 1_000_000,
@@ -56,7 +69,7 @@ const FULL: Scale = Scale {
 const QUICK: Scale = Scale {
     swarms: 5_000,
     peers: 25_000,
-    announces: 20_000,
+    announces: 5_000,
     limit: Duration::from_millis(100),
     turns: 1,
     memory: 50_000,
@@ -67,23 +80,38 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(of) = &args.memory_of {
         let [store, swarms, peers] = of.as_slice() else { unreachable!("clap takes three") };
         let (_, build) = stores::ALL.iter().find(|(name, _)| name == store).ok_or("no such store")?;
-        println!("{}", measure::resident(&*build(), args.seed, swarms.parse()?, peers.parse()?)?);
+        let bytes = measure::resident(&*build(), args.seed, swarms.parse()?, peers.parse()?);
+        println!("{}", bytes.ok_or("/proc/self/smaps_rollup cannot be read: mount /proc")?);
         return Ok(());
     }
 
+    let into = args.into.as_deref().map(|path| Marked::read(path, "torrust")).transpose()?;
     let scale = if args.quick { &QUICK } else { &FULL };
-    let mut columns = time(scale, args.seed);
-    columns.extend(memory(scale, args.seed)?);
-    Ok(io::stdout().write_all(table(columns).as_bytes())?)
+    let origin = Origin::here(args.seed, scale.turns, args.quick);
+    let (table, loads) = if args.torrust {
+        torrust::table(stores::UNDER_TORRUST, scale.turns, scale.limit / 4, args.quick)
+    } else {
+        let names = ["store"].into_iter().chain(stores::ALL.iter().map(|(name, _)| *name));
+        let mut columns: Vec<Column> = vec![names.map(str::to_owned).collect()];
+        let (times, loads) = time(scale, args.seed);
+        columns.extend(times);
+        columns.extend(memory(scale, args.seed)?);
+        (markdown(&columns), loads)
+    };
+    let text = format!("{table}\nWall ns per announce and number of threads, by {}.\n", origin.under(&loads));
+    if let Some(into) = into {
+        into.write(&text)?;
+    }
+    Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
 /// A title, and a cell for each store.
-type Column = (String, Vec<String>);
+type Column = Vec<String>;
 
 /// Nanoseconds per announce: for each workload and thread count, the median of some turns in which all stores
-/// take part.
-fn time(scale: &Scale, seed: u64) -> Vec<Column> {
-    let mut columns = Vec::new();
+/// take part. And the loads before each of them.
+fn time(scale: &Scale, seed: u64) -> (Vec<Column>, Vec<f64>) {
+    let (mut columns, mut loads) = (Vec::new(), Vec::new());
     for workload in measure::workloads(scale, seed) {
         let mut counts = vec![1, cores()];
         counts.dedup();
@@ -93,17 +121,16 @@ fn time(scale: &Scale, seed: u64) -> Vec<Column> {
             let mut turns = vec![Vec::new(); stores::ALL.len()];
             for _ in 0..scale.turns {
                 for ((_, build), turns) in stores::ALL.iter().zip(&mut turns) {
+                    loads.extend(load());
                     turns.push(workload.time(&*build(), &inputs, scale.limit));
                 }
             }
-            let medians = turns.into_iter().map(|mut turns| {
-                turns.sort_by(f64::total_cmp);
-                format!("{:.0}", turns[turns.len() / 2])
-            });
-            columns.push((format!("{} ×{threads}", workload.name), medians.collect()));
+            let median = |turns: Vec<f64>| whole(Spread::of(turns.into_iter()).expect("a turn").median);
+            let title = format!("{} ×{threads}", workload.name);
+            columns.push([title].into_iter().chain(turns.into_iter().map(median)).collect());
         }
     }
-    columns
+    (columns, loads)
 }
 
 /// Growth of the resident set, each in its own process: after another store, a process would reuse its pages.
@@ -125,26 +152,19 @@ fn memory(scale: &Scale, seed: u64) -> Result<Vec<Column>, Box<dyn Error>> {
     {
         eprintln!("{title}");
         let cells = stores::ALL.iter().map(|(store, _)| bytes(store, swarms, peers));
-        columns.push((title.to_owned(), cells.collect::<Result<_, _>>()?));
+        columns.push([Ok(title.to_owned())].into_iter().chain(cells).collect::<Result<_, _>>()?);
     }
     Ok(columns)
 }
 
-fn table(mut columns: Vec<Column>) -> String {
-    let names: Vec<_> = stores::ALL.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let mut lines = vec![String::new(); names.len() + 2];
-    columns.insert(0, ("store".to_owned(), names));
-    for (title, cells) in columns {
-        let width = cells.iter().chain([&title]).map(|cell| cell.chars().count()).max().unwrap_or(0);
-        let dashes = "-".repeat(width);
-        for (line, cell) in lines.iter_mut().zip([&title, &dashes].into_iter().chain(&cells)) {
-            *line += &format!("| {cell:<width$} ");
-        }
-    }
-    let text: String = lines.into_iter().map(|line| line + "|\n").collect();
-    text + "\nNanoseconds per announce and number of threads.\n"
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+    #[test]
+    fn every_store_does_the_benches_of_torrust() {
+        let (table, _) = torrust::table(stores::UNDER_TORRUST, 1, Duration::ZERO, true);
+        assert_eq!(table.matches("| `torrust ").count(), 10, "{table}");
+        assert_eq!(table.matches("| `swarmkeep ").count(), 4, "{table}");
+    }
 }

@@ -7,11 +7,12 @@ use swarmkeep::{
     Announce, CompactV4, CompactV6, HashKey, PeerBuffer, RepositoryConfig, Request, SplitMix64, Timestamp,
     TorrentRepository, catalog,
 };
-use torrust_tracker_primitives::{info_hash::InfoHash, peer::Peer};
+use swarmkeep_benches::torrust;
+use torrust_tracker_primitives::{info_hash::InfoHash, peer::Peer, swarm_metadata::SwarmMetadata};
 use torrust_tracker_torrent_repository::{
-    EntryMutexStd, EntrySingle, TorrentsDashMapMutexStd, TorrentsRwLockStd, TorrentsSkipMapMutexStd,
     entry::{Entry, EntrySync},
-    repository::Repository as TorrustRepository,
+    repository::{Repository as TorrustRepository, RepositoryAsync},
+    *,
 };
 
 use crate::aquatic::Aquatic;
@@ -39,8 +40,7 @@ pub(crate) struct Input {
 /// Builds an empty store.
 type Build = fn() -> Box<dyn Store>;
 
-/// Theirs, then ours: packed and the fastest of each map family. Torrust's stores under tokio's locks are
-/// left out: they need its runtime, which would be measured with them.
+/// Theirs, then ours: packed and the fastest of each map family.
 pub(crate) const ALL: &[(&str, Build)] = &[
     ("torrust SkipMapMutexStd", theirs::<TorrentsSkipMapMutexStd, EntryMutexStd>),
     ("torrust DashMapMutexStd", theirs::<TorrentsDashMapMutexStd, EntryMutexStd>),
@@ -53,6 +53,24 @@ pub(crate) const ALL: &[(&str, Build)] = &[
     ("swarmkeep btreemap-rwlock-parking-lot-mutex-parking-lot", || {
         ours("btreemap-rwlock-parking-lot-mutex-parking-lot")
     }),
+];
+
+/// The stores of torrust's own benches under its names, and the same of ours.
+pub(crate) const UNDER_TORRUST: &[(&str, torrust::Build<'static, Input>)] = &[
+    ("torrust RwLockStd", &counted::<TorrentsRwLockStd, _>),
+    ("torrust RwLockStdMutexStd", &counted::<TorrentsRwLockStdMutexStd, _>),
+    ("torrust RwLockStdMutexTokio", &awaited::<TorrentsRwLockStdMutexTokio, _>),
+    ("torrust RwLockTokio", &awaited::<TorrentsRwLockTokio, _>),
+    ("torrust RwLockTokioMutexStd", &awaited::<TorrentsRwLockTokioMutexStd, _>),
+    ("torrust RwLockTokioMutexTokio", &awaited::<TorrentsRwLockTokioMutexTokio, _>),
+    ("torrust SkipMapMutexStd", &counted::<TorrentsSkipMapMutexStd, _>),
+    ("torrust SkipMapMutexParkingLot", &counted::<TorrentsSkipMapMutexParkingLot, _>),
+    ("torrust SkipMapRwLockParkingLot", &counted::<TorrentsSkipMapRwLockParkingLot, _>),
+    ("torrust DashMapMutexStd", &counted::<TorrentsDashMapMutexStd, _>),
+    ("swarmkeep packed", &|| Box::new(build("packed"))),
+    ("swarmkeep skipmap", &|| Box::new(build("skipmap"))),
+    ("swarmkeep dashmap", &|| Box::new(build("dashmap"))),
+    ("swarmkeep btreemap", &|| Box::new(build("btreemap"))),
 ];
 
 /// The time of every announce.
@@ -115,13 +133,16 @@ impl Store for Ours {
         })
     }
 
-    fn update(&self, input: &Input, rng: &mut SplitMix64) {
-        self.0.announce(
-            &input.announce,
-            Timestamp::from_secs(NOW),
-            rng,
-            &mut PeerBuffer::new(&mut [], &mut []),
-        );
+    fn update(&self, input: &Input, _: &mut SplitMix64) {
+        torrust::Store::announce(self, input);
+    }
+}
+
+impl torrust::Store<Input> for Ours {
+    fn announce(&self, input: &Input) -> u64 {
+        let (now, mut rng) = (Timestamp::from_secs(NOW), SplitMix64::new(1));
+        let mut none = PeerBuffer::new(&mut [], &mut []);
+        self.0.announce(&input.announce, now, &mut rng, &mut none).stats.peers()
     }
 }
 
@@ -171,6 +192,37 @@ impl<R: TorrustRepository<T> + Sync, T: Selects> Store for Theirs<R, T> {
     fn update(&self, input: &Input, _: &mut SplitMix64) {
         self.0.upsert_peer(&input.info_hash, &input.peer);
     }
+}
+
+fn counted<R: TorrustRepository<T> + Sync, T: 'static>() -> Box<dyn torrust::Store<Input>> {
+    Box::new(Theirs::<R, T>(R::default(), PhantomData))
+}
+
+impl<R: TorrustRepository<T> + Sync, T> torrust::Store<Input> for Theirs<R, T> {
+    fn announce(&self, input: &Input) -> u64 {
+        self.0.upsert_peer(&input.info_hash, &input.peer);
+        peers(self.0.get_swarm_metadata(&input.info_hash))
+    }
+}
+
+fn awaited<R: RepositoryAsync<T> + Sync, T: 'static>() -> Box<dyn torrust::Store<Input>> {
+    Box::new(Awaited::<R, T>(R::default(), PhantomData))
+}
+
+/// Theirs under tokio's locks, which need no runtime.
+struct Awaited<R, T>(R, PhantomData<fn() -> T>);
+
+impl<R: RepositoryAsync<T> + Sync, T> torrust::Store<Input> for Awaited<R, T> {
+    fn announce(&self, input: &Input) -> u64 {
+        pollster::block_on(async {
+            self.0.upsert_peer(&input.info_hash, &input.peer).await;
+            peers(self.0.get_swarm_metadata(&input.info_hash).await)
+        })
+    }
+}
+
+fn peers(counts: Option<SwarmMetadata>) -> u64 {
+    counts.map_or(0, |counts| u64::from(counts.complete + counts.incomplete))
 }
 
 /// Selects peers from an entry, whether there is a lock around it or not.

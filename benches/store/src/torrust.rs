@@ -16,7 +16,11 @@ use swarmkeep::{
 use swarmkeep_conformance::Subject;
 use swarmkeep_workload::{PeerIndex, Workload};
 
-use crate::{NOW, at_once, cores};
+use crate::{
+    NOW, at_once, cores,
+    origin::load,
+    tables::{Spread, markdown},
+};
 
 /// A store under these benches. An `I` is an announce in the store's own form, made before the clock starts.
 pub trait Store<I>: Sync {
@@ -102,6 +106,37 @@ pub fn main(rows: &[Implementation]) {
     criterion.final_summary();
 }
 
+/// Runs the benches `turns` times over named stores, which take turns, each for `least` at least. Returns a
+/// table of the nanoseconds per operation over all threads, with a line for each store, and the loads before
+/// each measurement.
+pub fn table<I: From<Announce> + Sync + 'static>(
+    rows: &[(&str, Build<'_, I>)],
+    turns: usize,
+    least: Duration,
+    is_small: bool,
+) -> (String, Vec<f64>) {
+    let benches = benches(is_small);
+    let announces = announces(&benches);
+    let mut loads = Vec::new();
+    let mut columns = vec![vec!["store".to_owned()]];
+    columns[0].extend(rows.iter().map(|(name, _)| format!("`{name}`")));
+    for bench in &benches {
+        for threads in bench.threads() {
+            let mut spent = vec![Vec::new(); rows.len()];
+            for _ in 0..turns {
+                for ((_, build), spent) in rows.iter().zip(&mut spent) {
+                    loads.extend(load());
+                    spent.push(Running::new(bench, *build, &announces[..threads]).nanoseconds(least));
+                }
+            }
+            let cell = |spent: Vec<f64>| Spread::of(spent.into_iter()).expect("a turn").to_string();
+            let title = format!("{} ×{threads}", bench.name);
+            columns.push([title].into_iter().chain(spent.into_iter().map(cell)).collect());
+        }
+    }
+    (markdown(&columns), loads)
+}
+
 /// The announces of each thread, each to a swarm of its own.
 fn announces<I: From<Announce>>(benches: &[Benchmark]) -> Vec<Vec<I>> {
     let swarms = benches.iter().map(|bench| bench.swarms).max().unwrap_or(0);
@@ -136,6 +171,16 @@ impl<'a, I: Sync + 'static> Running<'a, I> {
         Self { bench, build, announces, store }
     }
 
+    /// Returns the time per operation, of at least this time together.
+    fn nanoseconds(&mut self, least: Duration) -> f64 {
+        let (mut rounds, mut took) = (1, self.run(1));
+        while took < least {
+            rounds *= 2;
+            took = self.run(rounds);
+        }
+        took.as_nanos() as f64 / (rounds * self.bench.round * self.announces.len()) as f64
+    }
+
     fn run(&mut self, rounds: usize) -> Duration {
         match self.bench.fresh {
             Fresh::EachRound => (0..rounds).map(|_| self.round(self.bench.round)).sum(),
@@ -166,4 +211,39 @@ impl<'a, I: Sync + 'static> Running<'a, I> {
 /// One operation, after which the swarm has its peer.
 fn check<I>(store: &dyn Store<I>, announce: &I) {
     assert_eq!(store.announce(announce), 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, sync::Mutex};
+
+    use swarmkeep::InfoHash;
+
+    use super::*;
+
+    /// The numbers of stores, of announces to new swarms, and of announces to known ones.
+    static COUNTS: Mutex<[usize; 3]> = Mutex::new([0; 3]);
+
+    impl Store<Announce> for Mutex<HashSet<InfoHash>> {
+        fn announce(&self, announce: &Announce) -> u64 {
+            let is_new = self.lock().expect("no panic").insert(announce.info_hash);
+            COUNTS.lock().expect("no panic")[if is_new { 1 } else { 2 }] += 1;
+            1
+        }
+    }
+
+    #[test]
+    fn adds_are_to_new_swarms_and_updates_to_known_ones() {
+        let build = || -> Box<dyn Store<Announce>> {
+            COUNTS.lock().expect("no panic")[0] += 1;
+            Box::new(Mutex::new(HashSet::new()))
+        };
+        let (table, _) = table::<Announce>(&[("set", &build)], 1, Duration::ZERO, true);
+        let (ways, threads) = if cores() == 1 { (1, 1) } else { (2, 1 + cores()) };
+        // Stores: one for each way of each bench, and those that an operation or a round builds. Then one
+        // torrent, many torrents, and those that are updated.
+        let expected = [1 + 20 + 2 * ways + 2 * ways, 20 + 100 * threads + ways + 100 * ways, 120 * threads];
+        assert_eq!(*COUNTS.lock().expect("no panic"), expected, "{table}");
+        assert_eq!(table.matches("_torrent").count(), 1 + 3 * ways, "{table}");
+    }
 }

@@ -21,6 +21,10 @@ use std::{
 use clap::Parser;
 use serde_json::Value;
 use swarmkeep::catalog;
+use swarmkeep_benches::{
+    origin::machine,
+    tables::{Marked, Spread},
+};
 
 mod ceiling;
 mod published;
@@ -183,7 +187,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             Args { wire: true, .. } => "wire",
             _ => "trackers",
         };
-        replace(file, mark, &text)?;
+        Marked::read(file, mark)?.write(&text)?;
     }
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
@@ -508,9 +512,8 @@ struct Row<'a> {
 impl Row<'_> {
     /// The least, the median, and the most.
     fn spread(&self, of: fn(&Turn) -> f64) -> [f64; 3] {
-        let mut values: Vec<_> = self.turns.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        [values[0], values[values.len() / 2], values[values.len() - 1]]
+        let Spread { least, median, most } = Spread::of(self.turns.iter().map(of)).expect("a turn");
+        [least, median, most]
     }
 
     fn median(&self, of: fn(&Turn) -> f64) -> f64 {
@@ -552,7 +555,7 @@ fn medians(args: &Args) -> String {
         "\n\nMedians of {} turns of {} s with the least and most, on {}; tracker and load generator {}.\n",
         args.rounds,
         args.seconds,
-        processor(),
+        machine(),
         if args.two_cores { "on a core each" } else { "on the same core" },
     )
 }
@@ -599,20 +602,4 @@ fn table(rows: &[Row<'_>], args: &Args) -> String {
         ));
     }
     lines.join("\n") + &medians(args)
-}
-
-fn processor() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    model.map_or("an unknown processor".into(), |(_, model)| model.trim().to_owned())
-}
-
-/// Puts the table between two marks.
-fn replace(file: &Path, mark: &str, table: &str) -> Result<(), Box<dyn Error>> {
-    let text = fs::read_to_string(file)?;
-    let [begin, end] = ["begin", "end"].map(|side| format!("<!-- {mark}:{side} -->\n"));
-    let missing = || format!("{} has no line {begin:?} with a line {end:?} behind it", file.display());
-    let (before, rest) = text.split_once(&begin).ok_or_else(missing)?;
-    let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
-    Ok(fs::write(file, format!("{before}{begin}{table}{end}{after}"))?)
 }
