@@ -95,9 +95,14 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// Most unanswered requests per worker [default: 1, with --rate 64; HTTP has 1].
+    /// Most unanswered requests per worker [default: 1, over UDP with --rate 64]. Over HTTP, more are sent as
+    /// a proxy sends them: behind each other, with X-Forwarded-For.
     #[arg(long, value_name = "N")]
     window: Option<usize>,
+
+    /// Send each HTTP request on a connection of its own, which is a part of its latency.
+    #[arg(long)]
+    connection_per_request: bool,
 
     /// Requests per second and worker (open loop) [default: as fast as answers come].
     #[arg(long, value_name = "N")]
@@ -307,6 +312,7 @@ impl Args {
         config.workers = self.concurrency;
         config.threads = self.threads;
         config.window = self.window;
+        config.connection_per_request = self.connection_per_request;
         config.rate = self.rate;
         config.timeout = self.timeout;
         config.connection_lifetime = self.connection_lifetime;

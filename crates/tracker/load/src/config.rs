@@ -30,10 +30,12 @@ pub struct Config {
     /// The number of threads; `None` is one per core, and no more than workers; with `xdp`, one.
     #[serde(skip)]
     pub threads: Option<usize>,
-    /// The most unanswered requests per worker; `None` is 1 in a closed loop and 64 in an open loop. HTTP
-    /// always has 1.
+    /// The most unanswered requests per worker; `None` is 64 over UDP in an open loop, and 1 otherwise. Over
+    /// HTTP, more than one are sent as a proxy sends them: behind each other, with `X-Forwarded-For`.
     #[serde(skip)]
     pub window: Option<usize>,
+    /// Whether each HTTP request has a connection of its own, which is a part of its latency.
+    pub connection_per_request: bool,
     /// Requests per second and worker (open loop); `None` sends after each answer (closed loop).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
@@ -104,6 +106,7 @@ impl Config {
             workers: 100,
             threads: None,
             window: None,
+            connection_per_request: false,
             rate: None,
             timeout: Duration::from_secs(5),
             connection_lifetime: Duration::from_secs(120),
@@ -139,9 +142,8 @@ impl Config {
 
     pub(crate) fn window(&self) -> usize {
         match self.window {
-            _ if self.is_http() => 1,
             Some(window) => window,
-            None if self.is_open() => 64,
+            None if self.is_open() && !self.is_http() => 64,
             None => 1,
         }
     }
@@ -228,8 +230,8 @@ impl Config {
             "a URL that does not end in `announce` has no scrapes (BEP 48): leave them out of the mix",
         )?;
         say(
-            self.is_http() && self.window.is_some_and(|window| window > 1),
-            "an HTTP worker has one request at a time",
+            self.connection_per_request && !(self.is_http() && self.window() == 1),
+            "a connection per request is for HTTP, with one request at a time: leave the window out",
         )?;
         let torrents = self.torrents();
         say(torrents == 0, "there must be a torrent")?;
@@ -461,7 +463,7 @@ mod tests {
     fn impossible_settings_are_refused() {
         let good = || Config::new([target("127.0.0.1:1")]);
         good().validate().unwrap();
-        let bad: [fn(&mut Config); 16] = [
+        let bad: [fn(&mut Config); 18] = [
             |c| c.targets.clear(),
             |c| c.targets.push(target("http://127.0.0.1:1")),
             |c| c.duration = Config::LONGEST + Duration::from_millis(1),
@@ -473,6 +475,11 @@ mod tests {
             |c| (c.stopped, c.completed) = (0.6, 0.6),
             |c| c.peers = 999,
             |c| c.sources = 0,
+            |c| c.connection_per_request = true,
+            |c| {
+                (c.connection_per_request, c.window) = (true, Some(2));
+                c.targets = vec![target("http://127.0.0.1:1")];
+            },
             |c| c.scrape_hashes = 75,
             |c| c.stopped = 0.51,
             |c| (c.workers, c.swarms, c.peers) = (11, Swarms::Uniform(10), 19),

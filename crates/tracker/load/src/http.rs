@@ -1,12 +1,17 @@
-//! A worker over HTTP/1.1: one connection that is kept, one request at a time.
+//! A worker over HTTP/1.1: a connection that is kept, with one request at a time or several, or a connection
+//! for each request.
 
 use std::{
+    collections::VecDeque,
     io::{self, ErrorKind, Read, Write},
     net::{IpAddr, SocketAddr, TcpStream},
     os::fd::{AsFd, BorrowedFd},
 };
 
-use nix::sys::epoll::EpollFlags;
+use nix::sys::{
+    epoll::EpollFlags,
+    socket::{setsockopt, sockopt},
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use swarmkeep::{InfoHash, bittorrent::in_words};
 use swarmkeep_tracker_protocol::{
@@ -27,6 +32,9 @@ use crate::{
 /// The longest answer that is read.
 const LONGEST_ANSWER: usize = 1 << 20;
 
+/// The failure of requests on a connection that has ended.
+const CLOSED_EARLY: &str = "closed before it was answered";
+
 /// The wait of a worker that could not connect.
 const REFUSED_PAUSE: u64 = SECOND / 100;
 
@@ -38,6 +46,10 @@ pub(crate) struct HttpClient {
     own: Option<IpAddr>,
     want: Option<u32>,
     timeout: u64,
+    /// The most requests in flight.
+    window: usize,
+    /// A request closes its connection, and the next one opens another.
+    closes: bool,
     /// The beginnings of requests, and their end.
     announce: Vec<u8>,
     scrape: Vec<u8>,
@@ -46,8 +58,10 @@ pub(crate) struct HttpClient {
     stream: TcpStream,
     is_open: bool,
     is_new: bool,
-    flight: Option<Flight>,
-    /// The torrents of the scrape in flight.
+    was_open: bool,
+    /// In their order, which is the order of the answers.
+    flights: VecDeque<Flight>,
+    /// The torrents of the scrapes in flight.
     hashes: Vec<InfoHash>,
     out: Vec<u8>,
     written: usize,
@@ -61,6 +75,7 @@ pub(crate) struct HttpClient {
 struct Flight {
     sending: Sending,
     expected: Expected,
+    bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +83,8 @@ enum Expected {
     /// The connection itself.
     Connect,
     Announce(ExpectedAnnounce),
-    Scrape,
+    /// The number of its torrents.
+    Scrape(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,9 +111,10 @@ pub(crate) struct HttpBuffers {
 
 impl HttpClient {
     fn lose(&mut self, reason: &str, now: u64, recorder: &mut Recorder) {
-        let Some(Flight { sending, .. }) = self.flight.take() else { return };
-        recorder.failed(&sending, reason, now);
-        self.again(&sending);
+        while let Some(Flight { sending, .. }) = self.flights.pop_front() {
+            recorder.failed(&sending, reason, now);
+            self.again(&sending);
+        }
     }
 
     fn again(&mut self, sending: &Sending) {
@@ -109,8 +126,10 @@ impl HttpClient {
     /// Ends the connection, so that a late answer cannot be taken for the next one.
     fn close(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
-        (self.is_open, self.head) = (false, None);
+        (self.is_open, self.head, self.written) = (false, None, 0);
         self.inn.clear();
+        self.out.clear();
+        self.hashes.clear();
     }
 
     fn broken(&mut self, error: &io::Error, now: u64, recorder: &mut Recorder) {
@@ -120,11 +139,12 @@ impl HttpClient {
     }
 
     fn connect(&mut self) -> io::Result<()> {
-        self.close();
         let socket = Socket::new(Domain::for_address(self.target), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
         if !self.source.is_unspecified() {
+            // Otherwise a closed connection keeps its port for a minute. The system may not know the option.
+            let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
             socket.bind(&SocketAddr::new(self.source, 0).into())?;
         }
         match socket.connect(&self.target.into()) {
@@ -167,39 +187,40 @@ impl HttpClient {
         }
     }
 
-    /// Checks the answer, if it is whole.
+    /// Checks the answers that are whole.
     fn answer(&mut self, ended: bool, now: u64, shared: &mut HttpBuffers, recorder: &mut Recorder) {
-        let Some(Flight { sending, expected }) = self.flight else {
-            // An answer without a request.
-            if !self.inn.is_empty() {
-                recorder.wrong(None, self.inn.len(), &Fault::Unasked, now);
+        while let Some(&Flight { sending, expected, .. }) = self.flights.front() {
+            let (judged, end) = match self.whole(ended, &mut shared.body) {
+                Ok(None) => return,
+                Ok(Some((head, range))) => {
+                    let (body, end) = match head.body {
+                        Body::Chunked => (&shared.body[..], self.inn.len()),
+                        _ => (&self.inn[range.clone()], range.end),
+                    };
+                    let judged = match head.status {
+                        200 => check(expected, body, &self.hashes, &mut shared.checker),
+                        status => Ok(Err(format!("status {status}"))),
+                    };
+                    (judged, end)
+                }
+                Err(wrong) => (Err(wrong), self.inn.len()),
+            };
+            self.flights.pop_front();
+            if recorder.judged(&sending, end, judged, &mut shared.checker, now) {
+                self.again(&sending);
+            }
+            if let Expected::Scrape(count) = expected {
+                self.hashes.drain(..count);
+            }
+            self.inn.drain(..end);
+            if self.closes || self.head.take().is_none_or(|head| head.closes) {
+                self.lose(CLOSED_EARLY, now, recorder);
                 self.close();
             }
-            return;
-        };
-        let judged = match self.whole(ended, &mut shared.body) {
-            Ok(None) => return,
-            Ok(Some((head, range))) => {
-                let body = match head.body {
-                    Body::Chunked => &shared.body[..],
-                    _ => &self.inn[range],
-                };
-                if head.status == 200 {
-                    check(expected, body, &self.hashes, &mut shared.checker)
-                } else {
-                    Ok(Err(format!("status {}", head.status)))
-                }
-            }
-            Err(wrong) => Err(wrong),
-        };
-        let (bytes, closes) = (self.inn.len(), self.head.is_none_or(|head| head.closes));
-        self.flight = None;
-        if recorder.judged(&sending, bytes, judged, &mut shared.checker, now) {
-            self.again(&sending);
         }
-        self.head = None;
-        self.inn.clear();
-        if closes {
+        // An answer without a request.
+        if !self.inn.is_empty() {
+            recorder.wrong(None, self.inn.len(), &Fault::Unasked, now);
             self.close();
         }
     }
@@ -217,10 +238,10 @@ impl HttpClient {
         let behind = self.inn.len() - head.len;
         Ok(match head.body {
             Body::Length(len) if behind < len => None,
-            Body::Length(len) if behind > len => {
+            Body::Length(len) if behind > len && self.flights.len() == 1 => {
                 return Err(Fault::Malformed("more than the length of the body".into()));
             }
-            Body::Length(_) => Some((head, head.len..self.inn.len())),
+            Body::Length(len) => Some((head, head.len..head.len + len)),
             Body::UntilClosed => ended.then_some((head, head.len..self.inn.len())),
             Body::Chunked => dechunk(&self.inn[head.len..], chunked)?.then_some((head, 0..0)),
         })
@@ -285,6 +306,8 @@ fn dechunk(mut bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Fault> {
 }
 
 fn check(expected: Expected, body: &[u8], hashes: &[InfoHash], checker: &mut Checker) -> Judgement {
+    // aquatic ends an answer with a line break, which clients ignore.
+    let body = body.trim_ascii_end();
     let malformed = |error: ProtocolError| Fault::Malformed(error.to_string());
     match expected {
         Expected::Connect => unreachable!("a connection is no answer with a body"),
@@ -300,9 +323,10 @@ fn check(expected: Expected, body: &[u8], hashes: &[InfoHash], checker: &mut Che
                 checker.announce(asked, (head.interval, head.complete, head.incomplete), peers).map(Ok)
             }
         },
-        Expected::Scrape => match ScrapeResponse::parse(body).map_err(malformed)? {
+        Expected::Scrape(count) => match ScrapeResponse::parse(body).map_err(malformed)? {
             Err(failure) => refused(failure.reason),
             Ok(scrape) => {
+                let hashes = &hashes[..count];
                 // A tracker may leave out unknown torrents (BEP 48).
                 let mut got = 0;
                 for (info_hash, _) in scrape.swarms() {
@@ -333,10 +357,15 @@ impl Client for HttpClient {
 
     fn open(config: &Config, origin: &Origin, _worker: usize) -> io::Result<Self> {
         let Target::Http { address, host, path } = &origin.target else { unreachable!("HTTP targets only") };
-        let tail = format!(
-            " HTTP/1.1\r\nHost: {host}\r\nUser-Agent: swarmkeep-load/{}\r\n\r\n",
-            env!("CARGO_PKG_VERSION")
-        );
+        let (closes, window) = (config.connection_per_request, config.window());
+        let more = match window {
+            _ if closes => "Connection: close\r\n".into(),
+            1 => String::new(),
+            // Only proxies send requests behind each other.
+            _ => format!("X-Forwarded-For: {}\r\n", origin.source),
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        let tail = format!(" HTTP/1.1\r\nHost: {host}\r\nUser-Agent: swarmkeep-load/{version}\r\n{more}\r\n");
         let scrape = origin.target.scrape_path().unwrap_or_default();
         let unconnected = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
         Ok(Self {
@@ -345,14 +374,17 @@ impl Client for HttpClient {
             own: address.ip().to_canonical().is_loopback().then_some(origin.source),
             want: config.want,
             timeout: nanoseconds(config.timeout),
+            window,
+            closes,
             announce: format!("GET {path}?").into(),
             scrape: format!("GET {scrape}?").into(),
             tail: tail.into(),
             stream: unconnected.into(),
             is_open: false,
             is_new: false,
-            flight: None,
-            hashes: Vec::with_capacity(config.scrape_hashes),
+            was_open: false,
+            flights: VecDeque::with_capacity(window),
+            hashes: Vec::with_capacity(config.scrape_hashes * window),
             out: Vec::with_capacity(8192),
             written: 0,
             inn: Vec::with_capacity(8192),
@@ -375,24 +407,28 @@ impl Client for HttpClient {
     }
 
     fn in_flight(&self) -> usize {
-        self.flight.is_some().into()
+        self.flights.len()
     }
 
     fn room(&self, now: u64, _filling: bool) -> usize {
-        usize::from(self.flight.is_none() && now >= self.not_before)
+        let most = if self.is_open { self.window } else { 1 };
+        if now < self.not_before { 0 } else { most.saturating_sub(self.flights.len()) }
     }
 
     fn next_request(&self, _now: u64) -> NextRequest {
-        if self.is_open { NextRequest::Anything } else { NextRequest::Connect }
+        if self.is_connected() { NextRequest::Anything } else { NextRequest::Connect }
     }
 
     fn is_connected(&self) -> bool {
-        self.is_open
+        self.is_open || self.closes && self.was_open
     }
 
     fn push(&mut self, _shared: &mut HttpBuffers, request: &Request, hashes: &Hashes, sending: Sending) {
-        self.out.clear();
-        self.written = 0;
+        if self.written == self.out.len() {
+            self.out.clear();
+            self.written = 0;
+        }
+        let before = self.out.len();
         let expected = match request {
             Request::Connect => Expected::Connect,
             Request::Announce(announcing) => {
@@ -410,45 +446,51 @@ impl Client for HttpClient {
                 Expected::Announce(ExpectedAnnounce::of(announcing, self.own, sending.kind))
             }
             Request::Scrape => {
-                self.hashes.clear();
-                self.hashes.extend(hashes.iter().copied().map(InfoHash::new));
+                let hashes = hashes.iter().copied().map(InfoHash::new);
+                self.hashes.extend(hashes.clone());
                 self.out.extend_from_slice(&self.scrape);
-                ScrapeRequest::write(self.hashes.iter().copied(), &mut self.out);
-                Expected::Scrape
+                let count = hashes.len();
+                ScrapeRequest::write(hashes, &mut self.out);
+                Expected::Scrape(count)
             }
         };
-        if !self.out.is_empty() {
+        if self.out.len() > before {
             self.out.extend_from_slice(&self.tail);
         }
-        self.flight = Some(Flight { sending, expected });
+        self.flights.push_back(Flight { sending, expected, bytes: self.out.len() - before });
     }
 
     fn flush(&mut self, _shared: &mut HttpBuffers, clock: &Clock, recorder: &mut Recorder) {
-        let Some(Flight { sending, expected }) = &mut self.flight else { return };
-        if sending.sent > 0 {
+        if self.flights.back().is_none_or(|flight| flight.sending.sent > 0) {
             return;
         }
         let now = clock.now();
-        recorder.sent(sending, self.out.len(), now);
-        let begun = if matches!(expected, Expected::Connect) { self.connect() } else { self.write() };
+        for Flight { sending, bytes, .. } in self.flights.iter_mut().filter(|flight| flight.sending.sent == 0)
+        {
+            recorder.sent(sending, *bytes, now);
+        }
+        let begun = if self.is_open { self.write() } else { self.connect() };
         if let Err(error) = begun {
             self.broken(&error, now, recorder);
         }
     }
 
     fn receive(&mut self, shared: &mut HttpBuffers, clock: &Clock, recorder: &mut Recorder) {
-        if let Some(Flight { sending, expected: Expected::Connect }) = self.flight {
+        if !self.is_open
+            && let Some(&Flight { sending, expected, .. }) = self.flights.front()
+        {
             let now = clock.now();
             match self.stream.take_error().map(|error| error.or_else(|| self.stream.peer_addr().err())) {
-                Ok(None) => {
-                    (self.is_open, self.flight) = (true, None);
-                    recorder.succeeded(&sending, 0, 0, now);
-                }
+                Ok(None) => (self.is_open, self.was_open) = (true, true),
                 // Not connected yet.
                 Ok(Some(error)) if error.kind() == ErrorKind::NotConnected => {}
                 Ok(Some(error)) | Err(error) => self.broken(&error, now, recorder),
             }
-            return;
+            if self.is_open && matches!(expected, Expected::Connect) {
+                self.flights.clear();
+                recorder.succeeded(&sending, 0, 0, now);
+                return;
+            }
         }
         if !self.is_open {
             return;
@@ -460,8 +502,7 @@ impl Client for HttpClient {
                 self.answer(ended, now, shared, recorder);
                 if ended && self.is_open {
                     let whole = self.inn.len() <= LONGEST_ANSWER;
-                    let reason =
-                        if whole { "closed before it was answered" } else { "an answer without an end" };
+                    let reason = if whole { CLOSED_EARLY } else { "an answer without an end" };
                     self.lose(reason, now, recorder);
                     self.close();
                 }
@@ -471,7 +512,7 @@ impl Client for HttpClient {
     }
 
     fn expire(&mut self, now: u64, recorder: &mut Recorder) {
-        if let Some(Flight { sending, .. }) = self.flight
+        if let Some(Flight { sending, .. }) = self.flights.front()
             && now >= sending.sent.saturating_add(self.timeout)
         {
             self.lose("timeout", now, recorder);

@@ -84,6 +84,31 @@ fn a_tracker_that_closes_is_connected_to_again() {
 }
 
 #[test]
+fn each_request_may_have_a_connection_of_its_own() {
+    // With a line break behind the body, as of aquatic.
+    let fake = HttpFake::start(|path, query| ok(&[right(path, query), b"\r\n".to_vec()].concat()));
+    let mut config = config(fake.target());
+    config.connection_per_request = true;
+    (config.fill, config.peers, config.swarms) = (true, 100, Swarms::Zipf(10));
+    let report = run(&config);
+    assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+    let requests = report.succeeded + report.fill.announced;
+    assert!(report.fill.announced == 100 && fake.connections() as u64 >= requests, "{requests}");
+    assert!(!report.by_kind.contains_key("connect"), "it is a part of its request");
+}
+
+#[test]
+fn requests_go_behind_each_other_as_a_proxy_sends_them() {
+    let fake = HttpFake::start(|path, query| ok(&right(path, query)));
+    let mut config = config(fake.target());
+    (config.window, config.mix) = (Some(8), Mix { connect: 0, announce: 3, scrape: 1 });
+    let report = run(&config);
+    assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
+    assert!(["announce", "scrape"].iter().all(|kind| report.by_kind[kind].succeeded > 0));
+    assert!(fake.connections() == 4 && fake.pipelined() > 0);
+}
+
+#[test]
 fn chunked_bodies_are_read() {
     let fake = HttpFake::start(|path, query| {
         let body = right(path, query);

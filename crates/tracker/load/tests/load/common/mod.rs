@@ -130,6 +130,7 @@ pub(crate) fn refused(request: &Request<'_>, message: &[u8]) -> Vec<u8> {
 pub(crate) struct HttpFake {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
+    pipelined: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -140,8 +141,9 @@ impl HttpFake {
     pub(crate) fn start(script: impl FnMut(&str, &str) -> Vec<u8> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let (counted, stopped) = (Arc::clone(&connections), Arc::clone(&stop));
+        let ([connections, pipelined], stop): ([Arc<AtomicUsize>; 2], Arc<AtomicBool>) = Default::default();
+        let (counted, behind, stopped) =
+            (Arc::clone(&connections), Arc::clone(&pipelined), Arc::clone(&stop));
         let script = Arc::new(Mutex::new(script));
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
@@ -149,14 +151,14 @@ impl HttpFake {
                     break;
                 }
                 counted.fetch_add(1, Ordering::Relaxed);
-                let script = Arc::clone(&script);
+                let (script, behind) = (Arc::clone(&script), Arc::clone(&behind));
                 thread::spawn(move || {
                     let stream = stream.unwrap();
-                    let _ = serve(stream, |path, query| (script.lock().unwrap())(path, query));
+                    let _ = serve(stream, &behind, |path, query| (script.lock().unwrap())(path, query));
                 });
             }
         });
-        Self { address, connections, stop, thread: Some(thread) }
+        Self { address, connections, pipelined, stop, thread: Some(thread) }
     }
 
     pub(crate) fn target(&self) -> Target {
@@ -167,9 +169,18 @@ impl HttpFake {
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
+
+    /// The number of requests for a client that a proxy names, with another one behind.
+    pub(crate) fn pipelined(&self) -> usize {
+        self.pipelined.load(Ordering::Relaxed)
+    }
 }
 
-fn serve(stream: TcpStream, mut script: impl FnMut(&str, &str) -> Vec<u8>) -> std::io::Result<()> {
+fn serve(
+    stream: TcpStream,
+    pipelined: &AtomicUsize,
+    mut script: impl FnMut(&str, &str) -> Vec<u8>,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
     loop {
@@ -178,12 +189,16 @@ fn serve(stream: TcpStream, mut script: impl FnMut(&str, &str) -> Vec<u8>) -> st
             return Ok(());
         }
         let url = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        let mut is_named = false;
         while line != "\r\n" {
             line.clear();
             if reader.read_line(&mut line)? == 0 {
                 return Ok(());
             }
+            is_named |= line == "X-Forwarded-For: 127.0.0.1\r\n";
         }
+        let is_behind = is_named && !reader.buffer().is_empty();
+        pipelined.fetch_add(is_behind.into(), Ordering::Relaxed);
         let (path, query) = url.split_once('?').unwrap_or((&url, ""));
         let answer = script(path, query);
         stream.write_all(&answer)?;
