@@ -1,13 +1,17 @@
 //! The most that the system allows any tracker: answers of constant content, received and sent in batches.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
-    net::{SocketAddr, UdpSocket},
+    collections::HashMap,
+    io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::AsRawFd,
     slice,
 };
 
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg};
+use nix::sys::{
+    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+    socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, setsockopt, sockopt},
+};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 
 const BATCH: usize = 32;
@@ -58,5 +62,43 @@ fn answer_to(packet: &[u8; 2048], answer: &mut [u8; ANNOUNCED]) -> usize {
             ANNOUNCED
         }
         _ => 20,
+    }
+}
+
+/// The same over HTTP: connections are accepted, requests read, and constants written.
+pub(crate) fn serve_http(address: SocketAddr) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    // Accepted sockets inherit it.
+    setsockopt(&listener, sockopt::TcpNoDelay, &true)?;
+    let epoll = Epoll::new(EpollCreateFlags::empty())?;
+    epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, u64::MAX))?;
+    let (mut events, mut requests) = ([EpollEvent::empty(); 64], [0; 16_384]);
+    let mut streams: HashMap<u64, TcpStream> = HashMap::new();
+    // Eight peers, as over UDP.
+    let body = "d8:completei256e10:incompletei256e8:intervali1800e5:peers48:";
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len() + 49);
+    let peers = (0..8).flat_map(|n| [10, 0, 0, n, 1, 1]);
+    let answer: Vec<u8> = head.bytes().chain(peers).chain(*b"e").collect();
+    let answers = answer.repeat(64);
+    loop {
+        let woken = epoll.wait(&mut events, EpollTimeout::NONE)?;
+        for number in events[..woken].iter().map(EpollEvent::data) {
+            let Some(stream) = streams.get_mut(&number) else {
+                while let Ok((stream, _)) = listener.accept() {
+                    let number = stream.as_raw_fd() as u64;
+                    epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
+                    streams.insert(number, stream);
+                }
+                continue;
+            };
+            let read = stream.read(&mut requests).map_or(&[][..], |len| &requests[..len]);
+            // A whole number of requests, which are longer than 256 bytes.
+            let count = read.windows(4).filter(|bytes| *bytes == b"\r\n\r\n").count();
+            let is_written = stream.write_all(&answers[..answer.len() * count]).is_ok();
+            if read.is_empty() || !is_written || read.ends_with(b"Connection: close\r\n\r\n") {
+                streams.remove(&number);
+            }
+        }
     }
 }

@@ -19,6 +19,7 @@ use std::{
 };
 
 use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 use swarmkeep::catalog;
 use swarmkeep_benches::{
@@ -27,6 +28,7 @@ use swarmkeep_benches::{
 };
 
 mod ceiling;
+mod http;
 mod published;
 #[cfg(test)]
 mod tests;
@@ -78,11 +80,15 @@ struct Args {
     #[arg(long, conflicts_with_all = ["stores", "operators", "patched", "two_cores"])]
     wire: bool,
 
+    /// Trackers over HTTP.
+    #[arg(long, conflicts_with_all = ["stores", "operators", "patched", "wire"])]
+    http: bool,
+
     /// Write the table into this file as well, between `<!-- trackers:begin -->` and `<!-- trackers:end -->`;
     /// with --stores, between `<!-- tracker-on-stores:begin -->` and `<!-- tracker-on-stores:end -->`, with
-    /// --operators `operators`, with --two-cores `trackers-on-two-cores`, with --wire `wire`.
-    /// `docs/reports/trackers.md` has all five. With --patched it is `patched`, which the `README.md` here
-    /// has.
+    /// --operators `operators`, with --two-cores `trackers-on-two-cores`, with --wire `wire`, with --http
+    /// `http`. `docs/reports/trackers.md` has all six. With --patched it is `patched`, which the `README.md`
+    /// here has.
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
 
@@ -130,8 +136,8 @@ const PATCHED_LOADS: [Load; 2] = [
 /// 128 requests in flight, from four sockets of one thread.
 const IN_FLIGHT: [&str; 6] = ["--concurrency", "4", "--window", "32", "--threads", "1"];
 
-/// At an address.
-type StartTracker = dyn Fn(SocketAddr) -> Result<Command, Box<dyn Error>>;
+/// At an address, for a load.
+type StartTracker = dyn Fn(SocketAddr, &Load) -> Result<Command, Box<dyn Error>>;
 
 /// A tracker, and how to start it.
 struct Tracker {
@@ -146,7 +152,7 @@ struct Tracker {
 fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse();
     if let Some(address) = args.ceiling {
-        return Ok(ceiling::serve(address)?);
+        return Ok(if args.http { ceiling::serve_http(address) } else { ceiling::serve(address) }?);
     }
     let swarmkeep = build_swarmkeep()?;
     let wanted =
@@ -157,13 +163,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         Args { operators: true, .. } => operators(&swarmkeep)?,
         Args { patched: true, .. } => others(only, &[AS_PUBLISHED, PATCHED])?,
         Args { wire: true, .. } => on_a_wire(&swarmkeep, only)?,
+        Args { http: true, .. } => http::trackers(&swarmkeep, only),
         _ => trackers(&swarmkeep, only)?,
     };
-    let loads = if args.patched { &PATCHED_LOADS[..] } else { &LOADS };
+    let loads = match &args {
+        Args { patched: true, .. } => &PATCHED_LOADS[..],
+        Args { http: true, .. } => &http::LOADS,
+        _ => &LOADS,
+    };
+    // Trackers get it too, for their connections.
+    let (_, most_files) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most_files, most_files)?;
     let _wire = args.wire.then(Wire::new).transpose()?;
 
     let mut rows = Vec::new();
     for load in loads.iter().filter(|load| wanted(&args.load, load.name)) {
+        let can = |tracker: &&Tracker| !args.http || http::can(&tracker.name, load);
+        let trackers: Vec<_> = trackers.iter().filter(can).collect();
         let mut turns: Vec<Vec<Turn>> = trackers.iter().map(|_| Vec::new()).collect();
         for round in 1..=args.rounds {
             for (tracker, turns) in trackers.iter().zip(&mut turns) {
@@ -174,7 +190,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 turns.push(turn);
             }
         }
-        let named = trackers.iter().zip(turns);
+        let named = trackers.into_iter().zip(turns);
         rows.extend(named.map(|(tracker, turns)| Row { tracker: &tracker.name, load: load.name, turns }));
     }
     let text = table(&rows, &args);
@@ -185,6 +201,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             Args { patched: true, .. } => "patched",
             Args { two_cores: true, .. } => "trackers-on-two-cores",
             Args { wire: true, .. } => "wire",
+            Args { http: true, .. } => "http",
             _ => "trackers",
         };
         Marked::read(file, mark)?.write(&text)?;
@@ -209,7 +226,7 @@ fn trackers(swarmkeep: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Track
     if wanted("ceiling") {
         trackers.push(Tracker {
             name: "ceiling".into(),
-            command: Box::new(|at| {
+            command: Box::new(|at, _| {
                 let mut command = Command::new(env::current_exe()?);
                 command.arg("--ceiling").arg(at.to_string());
                 Ok(command)
@@ -238,7 +255,7 @@ fn others(wanted: impl Fn(&str) -> bool, builds: &[Build]) -> Result<Vec<Tracker
                 let program = build(&AQUATIC)?;
                 trackers.push(Tracker {
                     name,
-                    command: Box::new(move |at| aquatic_command(&program, at, uring)),
+                    command: Box::new(move |at, _| aquatic_command(&program, at, uring)),
                     want: WANT,
                     announcer_uncounted: true,
                 });
@@ -251,7 +268,7 @@ fn others(wanted: impl Fn(&str) -> bool, builds: &[Build]) -> Result<Vec<Tracker
             match build(&TORRUST) {
                 Ok(program) => trackers.push(Tracker {
                     name,
-                    command: Box::new(move |at| torrust_command(&program, &[at], "")),
+                    command: Box::new(move |at, _| torrust_command(&program, &[at], "")),
                     want: TORRUST_ANSWERS,
                     announcer_uncounted: false,
                 }),
@@ -296,7 +313,7 @@ fn serve(swarmkeep: &Path, name: &str, options: &[&str]) -> Tracker {
     let options: Vec<_> = options.iter().map(ToString::to_string).collect();
     Tracker {
         name: name.into(),
-        command: Box::new(move |at| {
+        command: Box::new(move |at, _| {
             let mut command = Command::new(&swarmkeep);
             command
                 .args([
@@ -345,9 +362,11 @@ struct Turn {
     /// CPU seconds per million answers, user and system.
     cpu: f64,
     per_second: f64,
+    /// In microseconds.
+    p99: f64,
     failed: u64,
     peers_an_answer: f64,
-    /// Resident sets, in bytes: before the first announce, and at the end.
+    /// Resident sets, in bytes: before the first announce, and the largest.
     rss_empty: u64,
     rss_full: u64,
 }
@@ -355,18 +374,23 @@ struct Turn {
 /// Starts the tracker, loads it, stops it.
 fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Result<Turn, Box<dyn Error>> {
     let at = SocketAddr::from((if args.wire { wire::TRACKER } else { Ipv4Addr::LOCALHOST }, free_port()?));
-    let mut server = Running::start(&(tracker.command)(at)?, args.wire.then_some(wire::SERVER))?;
+    let mut server = Running::start(&(tracker.command)(at, load)?, args.wire.then_some(wire::SERVER))?;
     // A client at the other end has no socket here.
-    match args.wire {
-        true => thread::sleep(Duration::from_secs(1)),
-        false => server.wait_until_it_answers(at.port())?,
+    match args {
+        Args { wire: true, .. } => thread::sleep(Duration::from_secs(1)),
+        Args { http: true, .. } => http::wait(&mut server, at)?,
+        _ => server.wait_until_it_answers(at.port())?,
     }
-    let rss_empty = rss_of(server.0.id())?;
+    let (target, in_flight) = match args.http {
+        true => (format!("http://{at}/announce"), http::in_flight(load)),
+        false => (at.to_string(), IN_FLIGHT),
+    };
+    let rss_empty = rss_of(server.0.id(), "VmRSS:")?;
     let mut command = on_core(usize::from(args.two_cores), args.wire.then_some(wire::LOAD), swarmkeep);
     command
-        .args(["load", "--target", &at.to_string(), "--json", "--numwant", &tracker.want.to_string()])
+        .args(["load", "--target", &target, "--json", "--numwant", &tracker.want.to_string()])
         .args(["--duration", &format!("{}s", args.seconds), "--server-pid", &server.0.id().to_string()])
-        .args(IN_FLIGHT)
+        .args(in_flight)
         .args(["--mix", load.mix, "--shape", load.shape])
         .args(["--torrents", &load.torrents.to_string(), "--peers", &load.peers.to_string()])
         .args(load.mix.contains("announce").then_some("--fill"))
@@ -385,10 +409,11 @@ fn measure(tracker: &Tracker, load: &Load, swarmkeep: &Path, args: &Args) -> Res
         machine: cpu + number(&report["generator"]["cpu_seconds"]) / answers * 1e6,
         cpu,
         per_second: number(&report["requests_per_second"]),
+        p99: number(&report["latency"]["all"]["p99"]),
         failed: report["failed"].as_u64().unwrap_or(u64::MAX),
         peers_an_answer: number(&report["peers"]["per_answer"]),
         rss_empty,
-        rss_full: rss_of(server.0.id())?,
+        rss_full: rss_of(server.0.id(), "VmHWM:")?,
     })
 }
 
@@ -407,15 +432,21 @@ impl Running {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect((Ipv4Addr::LOCALHOST, port))?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
-        let enough = Instant::now() + Duration::from_secs(10);
         let connect = [0, 0, 4, 0x17, 0x27, 0x10, 0x19, 0x80, 0, 0, 0, 0, 1, 2, 3, 4];
+        let is_id = |len: usize| len == 16;
+        self.wait_until(|| socket.send(&connect).is_ok() && socket.recv(&mut [0; 64]).is_ok_and(is_id))
+    }
+
+    fn wait_until(&mut self, answers: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
+        let enough = Instant::now() + Duration::from_secs(10);
         while Instant::now() < enough {
             if let Some(status) = self.0.try_wait()? {
                 return Err(format!("it ended at once: {status}").into());
             }
-            if socket.send(&connect).is_ok() && socket.recv(&mut [0; 64]).is_ok_and(|len| len == 16) {
+            if answers() {
                 return Ok(());
             }
+            thread::sleep(Duration::from_millis(1));
         }
         Err("it does not answer".into())
     }
@@ -441,9 +472,9 @@ fn free_port() -> io::Result<u16> {
     Ok(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-fn rss_of(pid: u32) -> Result<u64, Box<dyn Error>> {
+fn rss_of(pid: u32, field: &str) -> Result<u64, Box<dyn Error>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no resident set")?;
+    let rss = status.lines().find_map(|line| line.strip_prefix(field)).ok_or("no resident set")?;
     Ok(rss.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
 }
 
@@ -463,7 +494,6 @@ fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
 
 /// One worker, as many peers an answer as ours, and no statistics.
 fn aquatic_command(aquatic: &Path, address: SocketAddr, uring: bool) -> Result<Command, Box<dyn Error>> {
-    let config = env::temp_dir().join(format!("swarmkeep-peers-aquatic-{}.toml", address.port()));
     let text = format!(
         "socket_workers = 1\n\
          [network]\naddress = \"{address}\"\nuse_io_uring = {uring}\n\
@@ -471,6 +501,11 @@ fn aquatic_command(aquatic: &Path, address: SocketAddr, uring: bool) -> Result<C
          [statistics]\ninterval = 0\nprint_to_stdout = false\n\
          [cleaning]\nmax_peer_age = 2700\n"
     );
+    aquatic_with(aquatic, address.port(), &text)
+}
+
+fn aquatic_with(aquatic: &Path, port: u16, text: &str) -> Result<Command, Box<dyn Error>> {
+    let config = env::temp_dir().join(format!("swarmkeep-peers-aquatic-{port}.toml"));
     fs::write(&config, text)?;
     let mut command = Command::new(aquatic);
     command.arg("-c").arg(config);
@@ -565,16 +600,18 @@ fn table(rows: &[Row<'_>], args: &Args) -> String {
         return table_of_wire(rows, args);
     }
     let mut best: BTreeMap<&str, f64> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.tracker.starts_with("aquatic")) {
+    let others = if args.http { &["aquatic", "opentracker", "torrust"][..] } else { &["aquatic"] };
+    for row in rows.iter().filter(|row| others.iter().any(|other| row.tracker.starts_with(other))) {
         let cpu = row.median(|turn| turn.cpu);
         best.entry(row.load).and_modify(|best| *best = best.min(cpu)).or_insert(cpu);
     }
     let of_other_trackers = !args.stores && !args.patched;
     let what = if args.stores { "store" } else { "tracker" };
-    let ratio_title = if of_other_trackers { " of the better aquatic |" } else { "" };
+    let of_whom = if args.http { "best other" } else { "better aquatic" };
+    let ratio_title = if of_other_trackers { format!(" of the {of_whom} |") } else { String::new() };
     let full_title = if args.patched { "RSS full (least–most)" } else { "RSS full" };
     let titles = format!(
-        "| load | {what} | CPU s a million (least–most) |{ratio_title} answers/s | failed | peers an answer | RSS empty | {full_title} |"
+        "| load | {what} | CPU s a million (least–most) |{ratio_title} answers/s | p99 | failed | peers an answer | RSS empty | {full_title} |"
     );
     let dashes = "|---".repeat(titles.matches('|').count() - 1) + "|";
     let mut lines = vec![titles, dashes];
@@ -592,10 +629,11 @@ fn table(rows: &[Row<'_>], args: &Args) -> String {
             format!("{full:.1} MB")
         };
         lines.push(format!(
-            "| {} | {} | {cpu:.2} ({fastest:.2}–{slowest:.2}) |{ratio} {:.0} | {} | {:.1} | {:.1} MB | {full} |",
+            "| {} | {} | {cpu:.2} ({fastest:.2}–{slowest:.2}) |{ratio} {:.0} | {:.0} µs | {} | {:.1} | {:.1} MB | {full} |",
             row.load,
             row.tracker,
             row.median(|turn| turn.per_second),
+            row.median(|turn| turn.p99),
             row.failed(),
             row.median(|turn| turn.peers_an_answer),
             row.median(|turn| turn.rss_empty as f64) / 1e6,

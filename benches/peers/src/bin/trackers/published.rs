@@ -27,6 +27,13 @@ pub(crate) const AQUATIC: Published = Published {
     patch: include_str!("../../../patches/aquatic_udp.patch"),
 };
 
+pub(crate) const AQUATIC_HTTP: Published = Published {
+    package: "aquatic_http",
+    version: "0.9.0",
+    features: &["--no-default-features", "--features", "mimalloc"],
+    patch: "",
+};
+
 pub(crate) const TORRUST: Published = Published {
     package: "torrust-tracker",
     version: "3.0.0",
