@@ -1,4 +1,5 @@
-//! The suite on every row of the catalog, and on stores that are broken on purpose.
+//! The suite on every row of the catalog, on stores that are broken on purpose, and sweeps that give way.
 
 mod broken;
 mod conformance;
+mod giving_way;

@@ -2,8 +2,6 @@
 
 mod dropped_futures;
 mod exports;
-#[cfg(feature = "tokio")]
-mod giving_way;
 mod snapshots;
 
 #[test]
