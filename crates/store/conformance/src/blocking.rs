@@ -25,7 +25,7 @@ impl<A: AsyncTorrentRepository + ?Sized> Blocking<A> {
 }
 
 impl<A: AsyncTorrentRepository + ?Sized> TorrentRepository for Blocking<A> {
-    forward_repository! { |blocking| blocking.0 => available, except capabilities }
+    forward_repository! { |blocking| blocking.0 => available, except scrape_batch, capabilities }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()

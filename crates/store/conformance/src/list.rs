@@ -71,6 +71,7 @@ crate::cases! {
     reading {
         scrape_of_an_unknown_info_hash_is_zeroes_and_stays_unknown [12]
         scrape_agrees_with_the_last_announce [1 12]
+        a_batch_of_scrapes_does_what_single_scrapes_do [12]
         totals_are_exact_by_family_and_role [13]
         walk_shows_every_swarm_exactly_once [14]
         walk_goes_in_a_stable_order [14]

@@ -152,6 +152,20 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// ```
     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats;
 
+    /// Does every scrape of `swarms` as if one by one in order, and sets its counts.
+    ///
+    /// A store that can overlap the work of several scrapes overrides this method.
+    ///
+    /// ```
+    #[doc = one_leecher!()]
+    /// let mut swarms = [SwarmSummary { info_hash: torrent, stats: SwarmStats::default() }];
+    /// store.scrape_batch(&mut swarms);
+    /// assert_eq!(swarms[0].stats.incomplete, 1);
+    /// ```
+    fn scrape_batch(&self, swarms: &mut [SwarmSummary]) {
+        swarms.iter_mut().for_each(|swarm| swarm.stats = self.scrape(&swarm.info_hash));
+    }
+
     /// Returns the counts over all swarms, exact when no other call is in flight. O(1), without a walk.
     ///
     /// ```

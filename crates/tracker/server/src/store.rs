@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use swarmkeep::{
     Announce, Announced, Answer, AsyncTorrentRepository, Immediate, InfoHash, PeerBuffer, Random, SwarmStats,
-    Timestamp, catalog::Repository,
+    SwarmSummary, Timestamp, catalog::Repository,
 };
 use tokio::time::timeout;
 use tracing::warn;
@@ -34,17 +34,14 @@ pub(crate) async fn announce(
     }
 }
 
-/// Calls `each` with the counts of each swarm, in order.
-pub(crate) async fn scrape(
-    repository: &Repository,
-    info_hashes: impl Iterator<Item = InfoHash>,
-    each: impl FnMut(SwarmStats),
-) -> Result<(), NoAnswer> {
+/// Sets the counts of each swarm.
+pub(crate) async fn scrape(repository: &Repository, swarms: &mut [SwarmSummary]) -> Result<(), NoAnswer> {
     match repository {
-        Repository::Sync(Immediate(store)) => {
-            info_hashes.map(|info_hash| store.scrape(&info_hash)).for_each(each)
+        Repository::Sync(Immediate(store)) => store.scrape_batch(swarms),
+        Repository::Async(store) => {
+            let counts = scrape_async(&**store, swarms.iter().map(|swarm| swarm.info_hash)).await?;
+            swarms.iter_mut().zip(counts).for_each(|(swarm, stats)| swarm.stats = stats);
         }
-        Repository::Async(store) => scrape_async(&**store, info_hashes).await?.into_iter().for_each(each),
     }
     Ok(())
 }

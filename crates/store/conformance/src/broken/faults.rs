@@ -139,6 +139,8 @@ crate::faults! {
     scrape_creates_a_swarm ScrapeCreates => scrape_of_an_unknown_info_hash_is_zeroes_and_stays_unknown;
     /// A scrape leaves the IPv6 peers out.
     scrape_without_ipv6_peers ScrapeWithoutIpv6 => scrape_agrees_with_the_last_announce;
+    /// In a batch of scrapes, leaves the counts of an unknown info hash as they were.
+    batch_of_scrapes_skips_unknown ScrapesSkipUnknown => a_batch_of_scrapes_does_what_single_scrapes_do;
     /// Does not subtract the leecher from the totals when it becomes a seeder.
     totals_drift TotalsDrift => totals_are_exact_by_family_and_role;
     /// Counts the totals by a walk over all swarms.

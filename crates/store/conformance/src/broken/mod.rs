@@ -156,6 +156,14 @@ impl TorrentRepository for Broken {
         self.scrape_wrongly(info_hash)
     }
 
+    fn scrape_batch(&self, swarms: &mut [SwarmSummary]) {
+        for swarm in swarms {
+            let stats = self.scrape(&swarm.info_hash);
+            let skips = self.is(Fault::ScrapesSkipUnknown) && stats == SwarmStats::default();
+            swarm.stats = if skips { swarm.stats } else { stats };
+        }
+    }
+
     fn totals(&self) -> Totals {
         self.totals_wrongly()
     }

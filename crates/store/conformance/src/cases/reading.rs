@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use swarmkeep::{
-    Announce, Cursor, Family, InfoHash, PeerDetails, Retention, Role, SwarmStats, TorrentRepositoryExt,
+    Announce, Cursor, Family, InfoHash, PeerDetails, Retention, Role, SwarmStats, SwarmSummary,
+    TorrentRepositoryExt,
 };
 
 use crate::{Subject, kit::*};
@@ -24,6 +25,23 @@ pub(crate) fn scrape_agrees_with_the_last_announce(subject: &dyn Subject) {
         let announce = if n % 4 == 0 { stopped(torrent, endpoint) } else { announce };
         assert_eq!(store.tell(announce).stats, store.scrape(&torrent));
     }
+}
+
+/// Swarms of all sizes between unknown ones, some of them twice, and more than a store may take together.
+pub(crate) fn a_batch_of_scrapes_does_what_single_scrapes_do(subject: &dyn Subject) {
+    let store = build(subject);
+    let peers = |n: u64| (0..n as u32 % 89).map(move |peer| leecher(hash(n), v4(peer)));
+    store.fill(0, (0..200).step_by(3).flat_map(peers));
+    store.fill(0, (0..200).step_by(6).map(|n| completed(hash(n), v6(1))));
+    let totals = store.totals();
+    let asked = (0..200).chain([3, 4, 3]).map(|n| SwarmSummary { info_hash: hash(n), stats: stats(9, 9, 9) });
+    let mut swarms: Vec<_> = asked.collect();
+    store.scrape_batch(&mut []);
+    store.scrape_batch(&mut swarms);
+    for SwarmSummary { info_hash, stats } in swarms {
+        assert_eq!(stats, store.scrape(&info_hash), "{info_hash}");
+    }
+    assert_eq!(store.totals(), totals);
 }
 
 pub(crate) fn totals_are_exact_by_family_and_role(subject: &dyn Subject) {

@@ -4,27 +4,23 @@
 /// every method that you do not write.
 ///
 /// `|this|` names `self`, the expression after it is the inner store, and `except` lists the methods that you
-/// write, or leave to their defaults. [`announce_batch`](crate::TorrentRepository::announce_batch) is
-/// forwarded too: its default would undo the gain of the inner store from a batch.
+/// write, or leave to their defaults. [`announce_batch`](crate::TorrentRepository::announce_batch) and
+/// [`scrape_batch`](crate::TorrentRepository::scrape_batch) are forwarded too: their defaults would undo the
+/// gain of the inner store from a batch. List them if you write `announce` or `scrape`.
 ///
 /// ```
-/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// use swarmkeep::{InfoHash, SwarmStats, TorrentRepository, implement::forward_repository};
 ///
-/// /// Counts the scrapes of the store inside.
+/// /// Shows no downloads in scrapes.
 /// #[derive(Debug)]
-/// struct Counting<R> {
-///     inner: R,
-///     scrapes: AtomicU64,
-/// }
+/// struct Modest<R>(R);
 ///
-/// impl<R: TorrentRepository> TorrentRepository for Counting<R> {
+/// impl<R: TorrentRepository> TorrentRepository for Modest<R> {
 ///     fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-///         self.scrapes.fetch_add(1, Relaxed);
-///         self.inner.scrape(info_hash)
+///         SwarmStats { downloaded: 0, ..self.0.scrape(info_hash) }
 ///     }
 ///
-///     forward_repository! { |counting| counting.inner, except scrape }
+///     forward_repository! { |modest| modest.0, except scrape, scrape_batch }
 /// }
 /// ```
 ///
@@ -50,6 +46,7 @@ macro_rules! __forward_repository {
                 rng: &mut dyn $crate::Random,
             ) -> ();
             scrape(info_hash: &$crate::InfoHash) -> $crate::SwarmStats;
+            scrape_batch(swarms: &mut [$crate::SwarmSummary]) -> ();
             totals() -> $crate::Totals;
             walk(from: $crate::Cursor, limit: usize, out: &mut Vec<$crate::SwarmSummary>) -> $crate::Cursor;
             page(after: Option<&$crate::InfoHash>, limit: usize, out: &mut Vec<$crate::SwarmSummary>) -> ();
@@ -150,6 +147,7 @@ macro_rules! __forward {
     (@unless [announce $($more:ident)*] announce $($rest:tt)*) => {};
     (@unless [announce_batch $($more:ident)*] announce_batch $($rest:tt)*) => {};
     (@unless [scrape $($more:ident)*] scrape $($rest:tt)*) => {};
+    (@unless [scrape_batch $($more:ident)*] scrape_batch $($rest:tt)*) => {};
     (@unless [totals $($more:ident)*] totals $($rest:tt)*) => {};
     (@unless [walk $($more:ident)*] walk $($rest:tt)*) => {};
     (@unless [page $($more:ident)*] page $($rest:tt)*) => {};

@@ -147,7 +147,7 @@ impl<M> fmt::Debug for MapRepository<M> {
 }
 
 impl<M: BlockingMap> TorrentRepository for MapRepository<M> {
-    forward_repository! { |store| store.0 => at_once, except capabilities, remove_where, import }
+    forward_repository! { |store| store.0 => at_once, except scrape_batch, capabilities, remove_where, import }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities

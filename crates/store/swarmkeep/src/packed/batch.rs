@@ -1,4 +1,5 @@
-//! Announces in batches: the memory that all of them need is prefetched before any of them waits for it.
+//! Announces and scrapes in batches: the memory that all of them need is prefetched before any of them waits
+//! for it.
 //!
 //! An announce finds its peers through up to six pieces of memory, each of which says where the next one is;
 //! with millions of swarms none is in a cache. A batch prefetches each of these pieces for all of its
@@ -6,7 +7,7 @@
 
 use std::{
     any::Any,
-    mem,
+    array, mem,
     panic::{self, AssertUnwindSafe},
 };
 
@@ -21,9 +22,9 @@ use super::{
     reservation::Reservation,
     shard::{Operation, Shard, SwarmLocation},
 };
-use crate::{Random, Request, Timestamp};
+use crate::{Random, Request, SwarmSummary, Timestamp};
 
-/// The number of announces that wait together. A core has some dozens of requests for memory in flight.
+/// The number of announces or scrapes that wait together. A core has dozens of requests for memory in flight.
 pub(super) const GROUP: usize = 32;
 
 /// An announce of a batch, and the results of its prefetches before its turn.
@@ -172,6 +173,22 @@ impl Packed {
             self.context.make_room_for_hints(leaf.leaf);
         }
         Sight { leaf, slots }
+    }
+
+    /// Sets the counts of up to [`GROUP`] swarms.
+    pub(super) fn scrape_group(&self, group: &mut [SwarmSummary]) {
+        let seen: [_; GROUP] = array::from_fn(|nth| {
+            let placed = self.context.placement.place(&group.get(nth)?.info_hash);
+            Some((placed, self.look_ahead(&self.operation(&placed, Tick::EARLIEST))))
+        });
+        let seen = || seen.iter().flatten();
+        seen().for_each(|(placed, seen)| seen.prefetch_slots(&placed.key));
+        let mut current = CurrentShard { store: self, index: usize::MAX, locked: Locked::Not };
+        for (swarm, (placed, seen)) in group.iter_mut().zip(seen()) {
+            let (op, shard) = (self.operation(placed, Tick::EARLIEST), current.shared(placed.shard));
+            let found = shard.find_from(&op, &seen.leaf);
+            swarm.stats = found.map(|at| shard.stats(at)).unwrap_or_default();
+        }
     }
 
     /// Executes up to [`GROUP`] announces, each as if alone and in order. The requests are cleared.

@@ -45,6 +45,10 @@ impl TorrentRepository for Packed {
         self.with(info_hash, |shard, op| shard.scrape(op)).unwrap_or_default()
     }
 
+    fn scrape_batch(&self, swarms: &mut [SwarmSummary]) {
+        swarms.chunks_mut(batch::GROUP).for_each(|group| self.scrape_group(group));
+    }
+
     fn totals(&self) -> Totals {
         self.context.totals.load()
     }

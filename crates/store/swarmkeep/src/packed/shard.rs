@@ -173,7 +173,7 @@ impl Shard {
         }
     }
 
-    fn stats(&self, at: SwarmLocation) -> SwarmStats {
+    pub(super) fn stats(&self, at: SwarmLocation) -> SwarmStats {
         match self.content(at) {
             SlotContent::Large(number) => stats_of(self.large(number)),
             _ => self.population(at).stats(self.leaves[at.leaf].downloaded(at.slot)),

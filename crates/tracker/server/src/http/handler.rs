@@ -4,7 +4,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Families, Family, PeerBuffer, Random, SwarmStats, Timestamp,
+    Announce, AnnounceEvent, Families, Family, PeerBuffer, Random, SwarmStats, SwarmSummary, Timestamp,
     bittorrent::query::parameters, catalog::Repository,
 };
 use swarmkeep_tracker_protocol::{
@@ -187,24 +187,24 @@ impl HttpHandler {
 
     async fn scrape(&self, query: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
         let request = ScrapeRequest::parse(query)?;
+        let asked = |info_hash| SwarmSummary { info_hash, stats: SwarmStats::default() };
         // One more than the limit, to detect that there are too many.
-        let mut info_hashes: Vec<_> = request.info_hashes().take(Self::MOST_SCRAPED + 1).collect();
-        if info_hashes.is_empty() {
+        let mut swarms: Vec<_> = request.info_hashes().take(Self::MOST_SCRAPED + 1).map(asked).collect();
+        if swarms.is_empty() {
             return Err(Refusal::FullScrape);
         }
-        if info_hashes.len() > Self::MOST_SCRAPED {
+        if swarms.len() > Self::MOST_SCRAPED {
             return Err(Refusal::TooManyTorrents(Self::MOST_SCRAPED));
         }
         // The keys of a dictionary are sorted.
-        info_hashes.sort_unstable();
-        info_hashes.dedup();
+        swarms.sort_unstable_by_key(|swarm| swarm.info_hash);
+        swarms.dedup_by_key(|swarm| swarm.info_hash);
+        store::scrape(&self.repository, &mut swarms).await?;
         let mut response = ScrapeResponseWriter::new(out);
-        let mut keys = info_hashes.iter();
-        let counts = |SwarmStats { complete: seeders, incomplete: leechers, downloaded: completed }| {
-            let info_hash = keys.next().expect("as many counts as info hashes");
+        for SwarmSummary { info_hash, stats } in &swarms {
+            let &SwarmStats { complete: seeders, incomplete: leechers, downloaded: completed } = stats;
             response.push(info_hash, ScrapeStats { seeders, completed, leechers });
-        };
-        store::scrape(&self.repository, info_hashes.iter().copied(), counts).await?;
+        }
         response.finish(None);
         Ok(0)
     }

@@ -2,12 +2,14 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
-use arrayvec::ArrayString;
-use swarmkeep::{Announced, AsyncTorrentRepository, Random, SwarmStats, Timestamp, TorrentRepository};
+use arrayvec::{ArrayString, ArrayVec};
+use swarmkeep::{
+    Announced, AsyncTorrentRepository, Random, SwarmStats, SwarmSummary, Timestamp, TorrentRepository,
+};
 use swarmkeep_tracker_protocol::{
     Software,
     udp::{
-        AnnounceResponseHeader, ErrorResponse, ScrapeResponse, ScrapeResponseWriter, ScrapeStats,
+        AnnounceResponseHeader, ErrorResponse, MAX_SCRAPE, ScrapeResponse, ScrapeResponseWriter, ScrapeStats,
         TransactionId,
     },
 };
@@ -114,8 +116,11 @@ impl Handler {
     ) {
         self.announce(store, exchanges, now, rng);
         for Scrape { transaction_id, request, answer, state } in scrapes(exchanges) {
+            let asked = |info_hash| SwarmSummary { info_hash, stats: SwarmStats::default() };
+            let mut swarms: ArrayVec<_, MAX_SCRAPE> = request.info_hashes().map(asked).collect();
+            store.scrape_batch(&mut swarms);
             let mut response = ScrapeResponseWriter::new(transaction_id, answer);
-            request.info_hashes().for_each(|info_hash| response.push(counts(store.scrape(&info_hash))));
+            swarms.iter().for_each(|swarm| response.push(counts(swarm.stats)));
             *state = RequestState::Answered(response.finish());
         }
     }
