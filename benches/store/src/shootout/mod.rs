@@ -219,7 +219,8 @@ fn run(rows: &[Implementation], args: &Args) -> Result<(), Box<dyn Error>> {
 
     let plans = args.plans(rows).unwrap_or_else(|message| refuse(message));
     let origin = Origin::here(args.seed, args.repeat(), args.quick);
-    let (rows, loads) = measure(&plans, args.repeat())?;
+    let mut loads = Vec::new();
+    let rows = measure(&plans, args.repeat(), &mut loads)?;
     let findings = args.findings(origin.under(&loads), rows);
     let text = if args.json { findings.json()? + "\n" } else { findings.text() };
     io::stdout().write_all(text.as_bytes())?;
@@ -233,14 +234,14 @@ fn run(rows: &[Implementation], args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures every plan `repeat` times, each time in a fresh process; returns the rows of each plan, and the
-/// loads before each row. The plans take turns, so that other work of the machine affects all of them alike.
-fn measure(plans: &[Plan], repeat: usize) -> Result<(Vec<Vec<Row>>, Vec<f64>), Box<dyn Error>> {
+/// Measures every plan `repeat` times, each time in a fresh process, and adds the load before each row to
+/// `loads`; returns the rows of each plan. The plans take turns, so that other work of the machine affects all of them alike.
+fn measure(plans: &[Plan], repeat: usize, loads: &mut Vec<f64>) -> Result<Vec<Vec<Row>>, Box<dyn Error>> {
     let bar = ProgressBar::new((plans.len() * repeat) as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}").expect("a valid template"),
     );
     bar.enable_steady_tick(Duration::from_millis(200));
-    let (mut rows, mut loads) = (vec![Vec::new(); plans.len()], Vec::new());
+    let mut rows = vec![Vec::new(); plans.len()];
     for _ in 0..repeat {
         for (plan, rows) in plans.iter().zip(&mut rows) {
             bar.set_message(plan.to_string());
@@ -250,7 +251,7 @@ fn measure(plans: &[Plan], repeat: usize) -> Result<(Vec<Vec<Row>>, Vec<f64>), B
         }
     }
     bar.finish_and_clear();
-    Ok((rows, loads))
+    Ok(rows)
 }
 
 /// Measures one row and prints it for the process that asked.

@@ -223,7 +223,7 @@ pub(crate) fn a_swarm_that_becomes_popular_displaces_none_of_its_own_peers(subje
         }
         for n in 0..POPULAR {
             let m = n as u32;
-            let peer = if m % 5 == 0 { of_prefix(m) } else { of_network(Family::V4, m / 2, m % 2) };
+            let peer = if m.is_multiple_of(5) { of_prefix(m) } else { of_network(Family::V4, m / 2, m % 2) };
             watched.tell(now, leecher(hash(0), peer).left(n % 200));
         }
         let stats = watched.store.scrape(&hash(0));
@@ -330,7 +330,8 @@ pub(crate) fn an_ipv6_prefix_displaces_no_more_than_ten_ipv4_networks(subject: &
     const LIVING: u64 = 300;
     let size = |n: u64| 1 + n % 4;
     let strangers: [Stranger; 2] = [|n| of_network(Family::V4, STRANGERS + n % 10, n), of_prefix];
-    let limited: [(&str, fn(&dyn Subject) -> Option<Store>); 2] = [
+    type Build = fn(&dyn Subject) -> Option<Store>;
+    let limited: [(&str, Build); 2] = [
         ("swarms", |subject| bounded(subject, BoundedBy::SWARMS, &config().max_swarms(1000))),
         ("bytes", |subject| Some(WatchedStore::new(subject, 1 << 17)?.store)),
     ];
