@@ -1,6 +1,6 @@
 //! Servers that form a Cluster.
 
-use std::{thread, time::Duration};
+use std::thread;
 
 use crate::{
     Error, Result, Server,
@@ -54,7 +54,6 @@ impl Cluster {
     /// Starts one more node, a master without slots, and returns its number, which is the highest. All nodes
     /// know it when this returns.
     pub fn add_master(&mut self) -> Result<usize> {
-        const WITHIN: Duration = Duration::from_secs(30);
         let directives: Vec<_> =
             self.directives.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let (new, server) = (self.servers.len(), Server::start_with(&directives)?);
@@ -63,7 +62,7 @@ impl Cluster {
         }
         self.ids.push(server.query(&["CLUSTER", "MYID"])?);
         self.servers.push(server);
-        wait_until("joining a Cluster", WITHIN, || {
+        wait_until("joining a Cluster", || {
             let all = self.live().count();
             for (node, server) in self.live() {
                 let fine = view_of(server)?.iter().filter(|seen| seen.is_fine).count();
@@ -143,8 +142,8 @@ impl Cluster {
     /// old votes of a replica that was elected, lost its place, and is asked again within that time. It then
     /// considers itself the master of an old epoch, the other nodes disagree, and this does not change
     /// (valkey-io/valkey#1711).
-    pub fn wait_for_failover(&self, slot: u16, before: usize, within: Duration) -> Result<usize> {
-        wait_until(&format!("the fail-over of slot {slot}"), within, || {
+    pub fn wait_for_failover(&self, slot: u16, before: usize) -> Result<usize> {
+        wait_until(&format!("the fail-over of slot {slot}"), || {
             let master = self.master_of_slot(slot).map_err(|error| error.to_string())?;
             if master == before {
                 return Err(format!("node {before} still serves it"));
@@ -157,19 +156,18 @@ impl Cluster {
     /// Lets a replica replace the master of a slot, which becomes a replica, and returns the number of the
     /// new master. No data is lost. It takes 50 ms, and longer if the replica is new.
     pub fn failover(&self, slot: u16) -> Result<usize> {
-        const WITHIN: Duration = Duration::from_secs(10);
         let before = self.master_of_slot(slot)?;
         let follows = |own: &Node| own.master.as_ref() == Some(&self.ids[before]);
         if !self.live().filter_map(|(_, server)| own_line(server)).any(|own| follows(&own)) {
             return Err(Error::NoReplica { slot });
         }
         // A node that does not know it as a replica silently ignores its requests.
-        let replica = wait_until(&format!("readiness to fail over slot {slot}"), WITHIN, || {
+        let replica = wait_until(&format!("readiness to fail over slot {slot}"), || {
             let ready = self.replicas_of(before).first().copied();
             ready.ok_or_else(|| format!("no replica of node {before} is connected and known to all nodes"))
         })?;
         self.servers[replica].command(&["CLUSTER", "FAILOVER"])?;
-        self.wait_for_failover(slot, before, WITHIN)
+        self.wait_for_failover(slot, before)
     }
 
     /// The id of a node in the Cluster: 40 hexadecimal digits.
@@ -212,7 +210,6 @@ impl Cluster {
     /// Does the same as `redis-cli --cluster create`, without its pauses: nodes with different epochs have no
     /// conflict to settle, and nodes that all meet each other need not wait for gossip.
     fn form(&self, masters: usize, replicas_each: usize) -> Result<()> {
-        const WITHIN: Duration = Duration::from_secs(30);
         for (node, server) in self.servers.iter().enumerate() {
             server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(node + 1).to_string()])?;
             if node < masters {
@@ -227,11 +224,11 @@ impl Cluster {
         for (index, replica) in self.servers[masters..].iter().enumerate() {
             let master = &self.ids[index / replicas_each];
             // A replica must have met its master.
-            wait_until("meeting in a Cluster", WITHIN, || {
+            wait_until("meeting in a Cluster", || {
                 replica.command(&["CLUSTER", "REPLICATE", master]).map_err(|error| error.to_string())
             })?;
         }
-        wait_until("forming a Cluster", WITHIN, || {
+        wait_until("forming a Cluster", || {
             let missing = self.servers.iter().enumerate().filter_map(|(node, server)| {
                 let missing = self.is_formed(node, server, masters).err()?;
                 Some(format!("node {node}: {missing}"))

@@ -16,8 +16,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The longest wait for a reply. A server that is not paused replies within milliseconds.
-    const PATIENCE: Duration = Duration::from_secs(5);
+    /// The longest wait for a reply: longer than the minute for which `WAIT` and `MIGRATE` may wait.
+    const PATIENCE: Duration = Duration::from_secs(75);
 
     pub(crate) fn open(port: u16, password: Option<&str>) -> Result<Self> {
         let open = || -> RedisResult<_> {
@@ -39,7 +39,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sends a command and waits for its reply, for five seconds at most.
+    /// Sends a command and waits for its reply, for 75 seconds at most.
     pub fn command(&mut self, arguments: &[impl AsRef<[u8]>]) -> Result<Value> {
         let port = self.port;
         let mut command = Cmd::new();

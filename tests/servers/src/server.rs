@@ -106,7 +106,7 @@ impl Server {
         Connection::open(self.port(), self.password.as_deref())
     }
 
-    /// Sends a command over a new connection and waits for its reply, for five seconds at most.
+    /// Sends a command over a new connection and waits for its reply, for 75 seconds at most.
     pub fn command(&self, arguments: &[impl AsRef<[u8]>]) -> Result<Value> {
         self.connect()?.command(arguments)
     }
@@ -203,11 +203,10 @@ impl Server {
     }
 
     fn launch(&self) -> Result<Process> {
-        const WITHIN: Duration = Duration::from_secs(10);
         let mut process = Process::start(self.folder())?;
         let id = process.id().to_string();
         // The inner error is of a process that ended: it would not help to wait.
-        wait_until(&format!("starting a server on port {}", self.port()), WITHIN, || {
+        wait_until(&format!("starting a server on port {}", self.port()), || {
             if let Err(error) = process.check(self.folder()) {
                 return Ok(Err(error));
             }

@@ -276,7 +276,7 @@ fn reads_do_not_wait_while_a_piece_is_unmarked_or_a_torrent_deleted() {
             let (tell, told) = std::sync::mpsc::channel();
             let content = Arc::clone(&other);
             std::thread::spawn(move || tell.send(content.read_piece(1).is_ok()));
-            log.lock().push((step, told.recv_timeout(std::time::Duration::from_secs(5))));
+            log.lock().push((step, told.recv_timeout(swarmkeep_store_tests::A_MINUTE)));
         }
         Ok(())
     });

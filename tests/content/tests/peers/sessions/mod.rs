@@ -304,7 +304,7 @@ async fn unreadable_pieces_are_no_longer_offered_and_the_others_are() {
     until("both have all that can be read", || complete() == [30, 30]).await;
     assert!(fetches.status().banned.is_empty());
     assert_eq!(seeds.status().progress.failed, None, "a complete torrent keeps the rest");
-    timeout(Duration::from_secs(1), seeds.complete()).await.expect("it was").unwrap();
+    timeout(A_MINUTE, seeds.complete()).await.expect("it was").unwrap();
     stop([fetcher, seeder]).await;
 }
 

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::trackers::{
     servers::{GOOD, Http, Reply, ok, with},
-    torrent::{Announcer, client, endpoints, identity, of, often, patient, seldom},
+    torrent::{Announcer, client, endpoints, identity, of, often, quick, seldom},
 };
 
 async fn failure_of(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String {
@@ -74,7 +74,7 @@ async fn a_tracker_id_is_sent_from_then_on_even_if_it_is_not_repeated() {
 #[tokio::test]
 async fn torrents_share_connections() {
     let tracker = Http::saying(GOOD).await;
-    let (url, client) = (tracker.url(), of(patient()));
+    let (url, client) = (tracker.url(), client());
     for number in 0..5 {
         let torrent = Announcer::start(&[&[&url]], identity(number, 1), &client, &seldom());
         assert!(torrent.settled().await.is_started);
@@ -91,7 +91,7 @@ async fn torrents_share_connections() {
 #[tokio::test]
 async fn of_a_silent_server_all_torrents_learn_together() {
     let tracker = Http::new(|_, _| Reply::Nothing).await;
-    for torrent in &Announcer::all(0..100, &tracker.url(), &client()) {
+    for torrent in &Announcer::all(0..100, &tracker.url(), &of(quick())) {
         assert_eq!(torrent.failure().await, "no answer in time");
     }
     assert!(tracker.connections.load(Relaxed) <= 16);
@@ -124,7 +124,7 @@ async fn an_answer_costs_no_more_memory_than_is_of_use() {
         [&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..], &chunk.repeat(count)].concat()
     };
     let endless = Http::new(move |_, _| Reply::Forever(chunks(1))).await;
-    let torrent = Announcer::one(&endless.url(), &client(), &seldom());
+    let torrent = Announcer::one(&endless.url(), &of(quick()), &seldom());
     // The second head in the middle of chunks may be found to be wrong first.
     let failure = torrent.failure().await;
     assert!(!failure.is_empty());
@@ -143,7 +143,7 @@ async fn a_head_without_end_is_not_read_to_its_end() {
         Reply::Forever(if nth == 0 { b"HTTP/1.1 200 OK\r\n".to_vec() } else { b"X-Y: z\r\n".repeat(1000) })
     })
     .await;
-    let torrent = Announcer::one(&endless.url(), &client(), &seldom());
+    let torrent = Announcer::one(&endless.url(), &of(quick()), &seldom());
     torrent.failure().await;
     for headers in ["X: y\r\n".repeat(1000), format!("X: {}\r\n", "y".repeat(100_000))] {
         let failure = failure_of(move || Reply::Keep(with("200 OK", &headers, b""))).await;
@@ -154,10 +154,13 @@ async fn a_head_without_end_is_not_read_to_its_end() {
 #[tokio::test]
 async fn an_answer_may_take_only_so_long_wherever_it_is_slow() {
     let began = std::time::Instant::now();
-    assert_eq!(failure_of(|| Reply::Nothing).await, "no answer in time");
-    assert_eq!(failure_of(|| Reply::Slowly(ok(GOOD))).await, "no answer in time");
-    let slow_body = || Reply::Slowly([ok(&[b'x'; 200])].concat());
-    assert_eq!(failure_of(slow_body).await, "no answer in time");
+    let replies: [fn() -> Reply; 3] =
+        [|| Reply::Nothing, || Reply::Slowly(ok(GOOD)), || Reply::Slowly(ok(&[b'x'; 200]))];
+    for reply in replies {
+        let tracker = Http::new(move |_, _| reply()).await;
+        let torrent = Announcer::one(&tracker.url(), &of(quick()), &seldom());
+        assert_eq!(torrent.failure().await, "no answer in time");
+    }
     let took = began.elapsed();
     assert!(took.as_millis() >= 2300, "3 times 800 ms: {took:?}");
 }
@@ -209,12 +212,12 @@ async fn a_torrent_makes_no_requests_of_services_that_are_no_trackers() {
 async fn a_refusal_is_reported_in_the_trackers_words_and_its_retry_time_is_kept() {
     for (body, status, expected, waits) in [
         (&b"d14:failure reason4:gonee"[..], "200 OK", "refused: gone", Some(0..1)),
-        (b"d14:failure reason4:gone8:retry ini5ee", "200 OK", "refused: gone", Some(290..301)),
+        (b"d14:failure reason4:gone8:retry ini5ee", "200 OK", "refused: gone", Some(240..301)),
         (b"d14:failure reason4:gone8:retry in5:nevere", "200 OK", "refused: gone", None),
         (b"d14:failure reason4:gone8:retry ini99999999ee", "200 OK", "refused: gone", Some(86_000..86_401)),
         (b"d14:failure reason6:a\x1b[2Jbe", "404 Not Found", "refused: a [2Jb", Some(0..1)),
-        (b"<html>", "503 Service Unavailable\r\nRetry-After: 120", "HTTP status 503", Some(110..121)),
-        (b"", "503 No\r\nRetry-After: 120\r\nContent-Encoding: gzip", "HTTP status 503", Some(110..121)),
+        (b"<html>", "503 Service Unavailable\r\nRetry-After: 120", "HTTP status 503", Some(60..121)),
+        (b"", "503 No\r\nRetry-After: 120\r\nContent-Encoding: gzip", "HTTP status 503", Some(60..121)),
         (b"<html>", "500 Oh", "HTTP status 500", Some(0..1)),
     ] {
         let reply = move |_: &str, _| Reply::Keep(with(status, "", body));
@@ -301,7 +304,10 @@ async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'stat
         false => Reply::Keep(ok(GOOD)),
     })
     .await;
-    let torrent = Announcer::one(&tracker.url(), &of(patient()), &seldom());
+    let mut options = seldom();
+    // Half of it is for a `completed` that is not answered.
+    options.stop_patience = Duration::from_millis(1500);
+    let torrent = Announcer::one(&tracker.url(), &client(), &options);
     torrent.settled().await;
     torrent.left.store(0, Relaxed);
     torrent.handle.completed();

@@ -13,9 +13,7 @@ use swarmkeep_tracker::Config;
 use swarmkeep_tracker_protocol::bittorrent::Endpoint;
 use tokio::time::sleep;
 
-use crate::trackers::torrent::{
-    Announcer, LONG, client, endpoints, hosting, identity, of, patient, quick, seldom,
-};
+use crate::trackers::torrent::{Announcer, LONG, client, endpoints, hosting, identity, of, patient, seldom};
 
 fn start(config: &Config) -> Tracker {
     Tracker::over(config, build("packed", |config| config))
@@ -131,7 +129,7 @@ async fn over_https_only_a_tracker_with_a_trusted_certificate_gets_announces() {
     let url = format!("https://else.test:{}/announce", tracker.https[0].port());
     let failure = Announcer::one(&url, &wrong_name, &seldom()).failure().await;
     assert!(failure.contains("certificate"), "{failure}");
-    let unreadable = trusting(quick(), authority.key());
+    let unreadable = trusting(patient(), authority.key());
     let error = swarmkeep_peer::trackers::TrackerClient::new(unreadable).unwrap_err().to_string();
     assert!(error.contains("key.pem") && error.contains("no certificate"), "{error}");
 }

@@ -24,11 +24,12 @@ use tokio::{
 /// Only a test that hangs takes that long.
 pub(crate) const LONG: Duration = A_MINUTE;
 
-/// A client that gives up soon.
+/// A client that waits for each answer for as long as a test may take.
 pub(crate) fn client() -> TrackerClient {
-    of(quick())
+    of(patient())
 }
 
+/// Options of a client that gives up soon.
 pub(crate) fn quick() -> ClientOptions {
     waiting(Duration::from_millis(150))
 }
@@ -40,14 +41,13 @@ pub(crate) fn waiting(udp_wait: Duration) -> ClientOptions {
     })
 }
 
-/// Options of a client that waits long for an answer over HTTP.
 pub(crate) fn patient() -> ClientOptions {
-    with(quick(), |options| options.http_patience = LONG)
+    with(waiting(LONG), |options| options.http_patience = LONG)
 }
 
 /// Options of a client that knows the addresses of a host.
 pub(crate) fn hosting(name: &str, addresses: impl Into<Vec<IpAddr>>) -> ClientOptions {
-    with(quick(), |options| _ = options.hosts.insert(name.into(), addresses.into()))
+    with(patient(), |options| _ = options.hosts.insert(name.into(), addresses.into()))
 }
 
 pub(crate) fn of(options: ClientOptions) -> TrackerClient {
@@ -66,7 +66,7 @@ pub(crate) fn often() -> TrackersOptions {
 pub(crate) fn seldom() -> TrackersOptions {
     with(TrackersOptions::new(), |options| {
         options.first_back_off = Duration::from_secs(600);
-        options.stop_patience = Duration::from_millis(1500);
+        options.stop_patience = 10 * LONG;
     })
 }
 

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use crate::redis::{
     crowd::{NOW, endpoint, members, tell, torrent},
-    stores::{FUNCTIONS, LIFETIME, RUNTIME, impatient, keys, listen, proxy, settings, started},
+    stores::{FUNCTIONS, LIFETIME, RUNTIME, keys, listen, proxy, settings, started},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -322,7 +322,7 @@ fn redis_lists_of_many_functions_cost_no_connection() {
             if n == 9 {
                 (0..5).for_each(|n| drop(server.command(&["DEL", &note(n)]).expect("it answers")));
             }
-            let next = start(&impatient(settings.clone(), 3000), 2).await;
+            let next = start(&settings, 2).await;
             let before = connections();
             next.sweep(NOW, Retention::DropEmpty, Budget::peers(10)).await.expect("reached");
             trackers.push(next); // So that a connection that goes was cut.

@@ -201,7 +201,7 @@ async fn begin_to_follow(replica: &Server, master: &Server) {
 fn wait_for_replica(master: &Server) {
     let mut connection = master.connect().expect("it answers");
     connection.command(&["SET", "mark", "1"]).expect("it answers");
-    assert_eq!(connection.query::<u64>(&["WAIT", "1", "10000"]).expect("it answers"), 1);
+    assert_eq!(connection.query::<u64>(&["WAIT", "1", "60000"]).expect("it answers"), 1);
 }
 
 fn redis_module_copies_dumps_and_restores_a_shard() {

@@ -40,7 +40,7 @@ pub(crate) fn settings(urls: impl IntoIterator<Item = String>) -> RedisConfig {
     static STORES: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("store-{}:", STORES.fetch_add(1, Relaxed));
     // On a busy machine, a server may wait for long.
-    impatient(with(RedisConfig::new(urls), |settings| settings.prefix = prefix), 30_000)
+    with(RedisConfig::new(urls), |settings| (settings.prefix, settings.patience) = (prefix, A_MINUTE))
 }
 
 /// The settings with this patience in milliseconds.

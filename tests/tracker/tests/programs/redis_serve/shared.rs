@@ -147,7 +147,7 @@ fn redis_cluster_is_served_from_one_url_and_a_lost_master_is_replaced() {
     let mut master = cluster.server(master).connect().expect("it is live");
     master.command(&["SET", "{0}last", ""]).expect("it answers");
     assert_eq!(
-        master.query::<u64>(&["WAIT", "1", "4000"]).expect("it answers"),
+        master.query::<u64>(&["WAIT", "1", "60000"]).expect("it answers"),
         1,
         "its replica has all of it"
     );
