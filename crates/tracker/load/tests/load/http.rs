@@ -1,16 +1,8 @@
 //! Load over HTTP.
 
-use std::{
-    net::Ipv4Addr,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    thread,
-    time::Duration,
-};
+use std::{net::Ipv4Addr, thread, time::Duration};
 
-use crate::common::{HttpFake, assert_only_unsent, config, run, run_until, tracker};
+use crate::common::{HttpFake, assert_only_unsent, config, run_until, tracker};
 use swarmkeep_load::{Mix, Swarms};
 use swarmkeep_tracker_protocol::{
     http::{
@@ -61,7 +53,7 @@ fn connections_are_kept_and_answers_checked() {
     let mut config = config(fake.target());
     (config.mix, config.scrape_hashes) = (Mix { connect: 0, announce: 5, scrape: 1 }, 3);
     (config.fill, config.peers, config.swarms) = (true, 100, swarmkeep_load::Swarms::Zipf(10));
-    let report = run(&config);
+    let report = run_until(&config, || fake.requests() >= 100 + 1_000);
     assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
     assert_eq!((fake.connections(), report.fill.announced), (4, 100));
     assert!(["announce", "stopped", "scrape"].iter().all(|kind| report.by_kind[kind].succeeded > 0));
@@ -77,7 +69,7 @@ fn a_tracker_that_closes_is_connected_to_again() {
             let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{how}{}\r\n\r\n", body.len());
             [head.into_bytes(), body].concat()
         });
-        let report = run(&config(fake.target()));
+        let report = run_until(&config(fake.target()), || fake.requests() >= 100);
         assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
         assert!(fake.connections() > 4 && report.by_kind["connect"].succeeded > 0);
     }
@@ -121,7 +113,7 @@ fn chunked_bodies_are_read() {
         }
         out
     });
-    let report = run(&config(fake.target()));
+    let report = run_until(&config(fake.target()), || fake.requests() >= 100);
     assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);
     assert!(report.by_kind["announce"].succeeded > 0 && report.peers.per_answer == 3.0);
 }
@@ -142,8 +134,7 @@ fn wrong_answers_are_found_out() {
         let mut config = config(fake.target());
         (config.mix, config.stopped) = (Mix { connect: 0, announce: 1, scrape: 0 }, 0.0);
         config.strict = true;
-        (config.duration, config.timeout) = (Duration::from_millis(60), Duration::from_millis(60));
-        let report = run(&config);
+        let report = run_until(&config, || fake.requests() >= 100);
         assert!(report.wrong > 0, "{reason}: {:?}", report.failures);
         assert_eq!(report.wrong_answers.keys().collect::<Vec<_>>(), [reason], "{:?}", report.wrong_answers);
         assert_eq!(report.by_kind["announce"].succeeded, 0);
@@ -154,15 +145,14 @@ fn wrong_answers_are_found_out() {
     });
     let mut config = config(fake.target());
     config.mix = Mix { connect: 0, announce: 1, scrape: 1 };
-    let report = run(&config);
+    let report = run_until(&config, || fake.requests() >= 100);
     assert_eq!(report.wrong_answers.keys().collect::<Vec<_>>(), ["unasked"]);
 }
 
 #[test]
 fn failures_have_their_reasons() {
-    let calls = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&calls);
-    let fake = HttpFake::start(move |path, query| match counted.fetch_add(1, Ordering::Relaxed) % 10 {
+    let mut calls = (0..10).cycle();
+    let fake = HttpFake::start(move |path, query| match calls.next().expect("no end") {
         3 => b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_vec(),
         5 => {
             let mut body = Vec::new();
@@ -178,7 +168,7 @@ fn failures_have_their_reasons() {
     });
     let mut config = config(fake.target());
     (config.workers, config.timeout) = (1, Duration::from_millis(200));
-    let report = run_until(&config, || calls.load(Ordering::Relaxed) >= 40);
+    let report = run_until(&config, || fake.requests() >= 40);
     let reasons: Vec<_> = report.failures.keys().map(String::as_str).collect();
     assert_eq!(reasons, ["closed before it was answered", "error: not here", "status 503", "timeout"]);
     assert_eq!((report.wrong, report.late), (0, 0), "late answers come on closed connections");
@@ -198,7 +188,9 @@ fn the_real_tracker_is_right_in_both_families_and_loops() {
         (config.fill, config.peers, config.swarms) = (true, 3_000, Swarms::Zipf(30));
         config.mix = Mix { connect: 0, announce: 50, scrape: 10 };
         (config.stopped, config.scrape_hashes) = (0.2, 5);
-        let report = run(&config);
+        let requests = || tracker.control.metrics.counts().http.all_requests();
+        let before = requests();
+        let report = run_until(&config, || requests() >= before + 3_000 + 90);
         assert_only_unsent(&report, rate);
         assert!(
             ["announce", "stopped", "scrape"].iter().all(|kind| report.by_kind[kind].succeeded > 0),
