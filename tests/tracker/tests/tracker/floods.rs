@@ -87,11 +87,13 @@ fn under_all_floods_memory_has_its_bound_and_neighbours_are_served() {
     }
     let (least, most) = (*resident.iter().min().expect("samples"), *resident.iter().max().expect("samples"));
     println!("resident: {least} to {most} KiB, of which 32 MiB are the store's");
-    assert!(announces > 8_000 * secs && handshakes > 20 * secs && silent > 20 * secs, "floods");
+    let [udp, https, health] = [0, 1, 2].map(|n| flooded[n].len() as u64);
+    assert!(announces > 100 * udp && handshakes > 4 * https && silent > 4 * health, "floods");
     assert!(most < 96 << 10 && most - least < 8 << 10, "{resident:?}");
-    for (n, longest) in [50, 500, 700].into_iter().enumerate() {
-        let p99 = percentile(&flooded[n], 99);
-        assert!(p99 < Duration::from_millis(longest), "{n}: {p99:?}");
+    let quiet = quietly.iter().map(|times| percentile(times, 99)).max().expect("three kinds");
+    for (n, times) in flooded.iter().enumerate() {
+        let p99 = percentile(times, 99);
+        assert!(p99 < 8 * quiet, "{n}: {p99:?}, at most {quiet:?} without floods");
     }
 }
 

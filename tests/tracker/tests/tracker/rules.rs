@@ -198,11 +198,13 @@ fn a_field_that_cannot_be_read_refuses_no_announce_and_is_counted() {
 fn an_address_that_asks_too_often_over_http_gets_an_error() {
     let limiter = Arc::new(RateLimiter::new(KEY, 1, 20, 1024));
     let tracker = over(with(Rules::new(), |rules| rules.rate = Some(limiter)));
-    let refusals = (0..30).filter(|_| {
-        over_http(&tracker, &format!("/announce?{}", query(LISTED)))
+    let began = Instant::now();
+    let answered = (0..30).filter(|_| {
+        !over_http(&tracker, &format!("/announce?{}", query(LISTED)))
             .contains("too many requests from your address; try again later8:retry in")
     });
-    assert!((8..=10).contains(&refusals.count()));
+    let (answered, most) = (answered.count() as u64, 20 + began.elapsed().as_secs() + 1);
+    assert!((20..=most).contains(&answered), "{answered} of 30");
 }
 
 /// Over UDP without an answer. A client behind a proxy is where the proxy's header says.

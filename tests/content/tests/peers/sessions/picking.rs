@@ -8,10 +8,7 @@ use std::{
 use swarmkeep_peer::{Handle, Session};
 use swarmkeep_peer_wire::{Bitfield, Block, Message, Piece, PieceIndex, Reserved};
 use swarmkeep_store_tests::{A_MINUTE, with};
-use tokio::{
-    net::TcpStream,
-    time::{sleep, timeout},
-};
+use tokio::{net::TcpStream, time::timeout};
 
 use crate::sessions::{
     config,
@@ -97,20 +94,25 @@ async fn a_slow_peer_loses_its_requests_and_its_late_blocks_are_accepted() {
     while asked.len() < 8 {
         asked.push(stranger.wait_for(request).await);
     }
-    // The last requested block, just in time.
-    sleep(PATIENCE / 2).await;
-    stranger.bring(&content, asked[asked.len() - 1]).await;
+    let came = (asked.len() as u64 + 1) * (16 << 10);
     let cancels = |message: &Message<'_>| match message {
         Message::Cancel(block) => Some(*block),
         _ => None,
     };
-    let cancelled = meanwhile(&mut stranger, PATIENCE, cancels).await;
-    assert!(asked[..asked.len() - 1].iter().all(|block| cancelled.contains(block)), "{cancelled:?}");
-    // They were on their way.
-    for block in &cancelled {
-        stranger.bring(&content, *block).await;
+    // The last requested blocks come, each in time after the one before.
+    let mut cancelled = vec![];
+    while cancelled.is_empty() {
+        let last = asked.pop().expect("no request is cancelled while other blocks come");
+        stranger.bring(&content, last).await;
+        cancelled = meanwhile(&mut stranger, PATIENCE / 2, cancels).await;
     }
-    let came = (asked.len() as u64 + 1) * (16 << 10);
+    while !asked.iter().all(|block| cancelled.contains(block)) {
+        cancelled.push(stranger.wait_for(cancels).await);
+    }
+    // They were on their way.
+    for block in asked {
+        stranger.bring(&content, block).await;
+    }
     until("all of it is accepted", || fetches.status().down.0 >= came).await;
     assert_eq!(fetches.status().wasted, 0);
     fetcher.stop().await.unwrap();

@@ -114,13 +114,13 @@ fn strangers_are_answered_at_a_pace_and_bearers_at_once() {
         assert_eq!(stranger.answer().json()["status"], "live");
     }
     let request = format!("GET /api/v1/token HTTP/1.1\r\nHost: localhost\r\n{}\r\n", bearing(READ));
-    client.send(request.repeat(20).as_bytes());
-    (0..20).for_each(|_| assert_eq!(client.answer().json()["scopes"], json!(["read"])));
+    client.send(request.repeat(100).as_bytes());
+    (0..100).for_each(|_| assert_eq!(client.answer().json()["scopes"], json!(["read"])));
     let (stranger, mut answers) = (strangers[49].stream(), Vec::new());
     stranger.set_nonblocking(true).expect("a socket");
     let _ = stranger.read_to_end(&mut answers);
     let answers = String::from_utf8_lossy(&answers).matches("HTTP/1.1 200").count();
-    assert!(answers < 10, "{answers} answers to a stranger, 20 to the bearer");
+    assert!(answers < 50, "{answers} answers to a stranger, 100 to the bearer");
 }
 
 #[test]
