@@ -20,10 +20,7 @@ use swarmkeep_store_tests::{
     programs::{REDIS, Trial, note},
     tests, until, with,
 };
-use tokio::{
-    task::{JoinHandle, JoinSet},
-    time::sleep,
-};
+use tokio::{task::JoinSet, time::sleep};
 
 use crate::redis::{
     crowd::{
@@ -204,18 +201,16 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
         let store = connect(&bounded).await;
         server.pause().expect("it is ours");
         let begin = Instant::now();
-        let waiting: Vec<_> = (1..=32)
-            .map(|n| {
-                let store = Arc::clone(&store);
-                tokio::spawn(async move { tell(&store, &finished(n)).await })
-            })
-            .collect();
-        sleep(Duration::from_millis(100)).await;
-        let full = tell(&store, &finished(100)).await.expect_err("32 are waiting");
-        assert!(!waiting.iter().all(JoinHandle::is_finished), "refused before them");
-        assert!(full.reason.contains("32 calls are waiting"), "{full}");
-        for waiting in waiting {
-            waiting.await.expect("no panic").expect_err("no server answers");
+        let mut waiting = JoinSet::new();
+        for n in 1..=40 {
+            let store = Arc::clone(&store);
+            waiting.spawn(async move { tell(&store, &finished(n)).await });
+        }
+        for ended in 0..40 {
+            let refused = waiting.join_next().await.expect("40").expect("no panic");
+            let refused = refused.expect_err("no server answers");
+            let is_full = refused.reason.contains("32 calls are waiting");
+            assert_eq!(is_full, ended < 8, "those that do not wait end before the others: {refused}");
         }
         assert!(begin.elapsed() < patience + SLACK, "{:?}", begin.elapsed());
         server.resume().expect("it is ours");

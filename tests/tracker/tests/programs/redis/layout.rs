@@ -16,13 +16,13 @@ use swarmkeep_servers::{Cluster, Server, Value};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial},
-    tests, with,
+    tests, until, with,
 };
 use tokio::time::sleep;
 
 use crate::redis::{
     crowd::{NOW, endpoint, members, tell, torrent},
-    stores::{FUNCTIONS, LIFETIME, RUNTIME, keys, listen, proxy, settings, started},
+    stores::{FUNCTIONS, LIFETIME, RUNTIME, calls, keys, listen, proxy, settings, started},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -255,8 +255,9 @@ fn redis_layout_that_could_not_be_confirmed_after_a_lost_connection_is_confirmed
         server.command(&["DEL", &shard]).expect("it answers");
         server.command(&["SET", &layout, "of a later version"]).expect("it answers");
         server.client_kill_all().expect("it answers");
+        let before = calls(&server, "get");
         one.scrape(&torrent(1)).await.expect("reached");
-        sleep(Duration::from_millis(100)).await;
+        until("it reads the layout", || calls(&server, "get") > before);
         let mut batch = [0, 1].map(|n| Request::new(comes(n), PeerBuffer::new(&mut [], &mut [])));
         let refused = one.announce_batch(&mut batch, NOW, &mut SplitMix64::new(1)).await;
         refused.expect_err("no tracker knows the layout");
