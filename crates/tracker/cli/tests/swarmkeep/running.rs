@@ -324,7 +324,8 @@ fn a_check_ends_with_0_if_the_tracker_answers_and_otherwise_with_1_and_the_reaso
 
 #[test]
 fn the_first_refused_peer_of_a_local_network_is_a_warning_for_the_operator() {
-    let serve = start(&["--udp=0.0.0.0:0"]);
+    let serve = start(&["--udp=[::]:0"]);
+    assert!(serve.listening()[0].contains("(both families)"));
     let port = serve.addresses()[0][0].port();
     let mut client = Client::of(([127, 0, 0, 1], port).into());
     for _ in 0..3 {
