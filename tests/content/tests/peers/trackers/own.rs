@@ -7,13 +7,13 @@ use std::{
 
 use swarmkeep::TorrentRepository;
 use swarmkeep_peer::trackers::ClientOptions;
-use swarmkeep_store_tests::with;
+use swarmkeep_store_tests::{A_MINUTE, with};
 use swarmkeep_tests::{Tracker, build, https::CertificateAuthority, listening};
 use swarmkeep_tracker::Config;
 use swarmkeep_tracker_protocol::bittorrent::Endpoint;
 use tokio::time::sleep;
 
-use crate::trackers::torrent::{Announcer, LONG, client, endpoints, hosting, identity, of, patient, seldom};
+use crate::trackers::torrent::{Announcer, client, endpoints, hosting, identity, of, patient, seldom};
 
 fn start(config: &Config) -> Tracker {
     Tracker::over(config, build("packed", |config| config))
@@ -32,7 +32,7 @@ async fn counts(tracker: &Tracker, expected: [u32; 3]) {
         if counts == expected {
             return;
         }
-        assert!(began.elapsed() < LONG, "{counts:?}, expected {expected:?}");
+        assert!(began.elapsed() < A_MINUTE, "{counts:?}, expected {expected:?}");
         sleep(Duration::from_millis(3)).await;
     }
 }

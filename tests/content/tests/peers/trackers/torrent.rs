@@ -21,9 +21,6 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Only a test that hangs takes that long.
-pub(crate) const LONG: Duration = A_MINUTE;
-
 /// A client that waits for each answer for as long as a test may take.
 pub(crate) fn client() -> TrackerClient {
     of(patient())
@@ -42,7 +39,7 @@ pub(crate) fn waiting(udp_wait: Duration) -> ClientOptions {
 }
 
 pub(crate) fn patient() -> ClientOptions {
-    with(waiting(LONG), |options| options.http_patience = LONG)
+    with(waiting(A_MINUTE), |options| options.http_patience = A_MINUTE)
 }
 
 /// Options of a client that knows the addresses of a host.
@@ -66,7 +63,7 @@ pub(crate) fn often() -> TrackersOptions {
 pub(crate) fn seldom() -> TrackersOptions {
     with(TrackersOptions::new(), |options| {
         options.first_back_off = Duration::from_secs(600);
-        options.stop_patience = 10 * LONG;
+        options.stop_patience = 10 * A_MINUTE;
     })
 }
 
@@ -122,7 +119,7 @@ impl Announcer {
 
     /// The next peers.
     pub(crate) async fn peers(&mut self) -> Vec<Endpoint> {
-        timeout(LONG, self.found.recv()).await.expect("peers in time").expect("it runs").peers
+        timeout(A_MINUTE, self.found.recv()).await.expect("peers in time").expect("it runs").peers
     }
 
     /// Waits until the status holds.
@@ -137,7 +134,7 @@ impl Announcer {
             if holds(&status) {
                 return status;
             }
-            assert!(began.elapsed() < LONG, "{what}: {status:#?}");
+            assert!(began.elapsed() < A_MINUTE, "{what}: {status:#?}");
             sleep(Duration::from_millis(3)).await;
         }
     }
@@ -155,7 +152,7 @@ impl Announcer {
     }
 
     pub(crate) async fn stop(self) {
-        timeout(LONG, self.handle.stop()).await.expect("it stops in time");
+        timeout(A_MINUTE, self.handle.stop()).await.expect("it stops in time");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use swarmkeep_peer::trackers::{ClientOptions, Trackers, UrlError};
-use swarmkeep_store_tests::with;
+use swarmkeep_store_tests::{A_MINUTE, with};
 use swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::{None as Regular, Started, Stopped};
 use tokio::{
     net::UdpSocket,
@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::trackers::{
     servers::{Udp, UdpRequest},
-    torrent::{Announcer, LONG, client, endpoints, hosting, identity, of, often, quick, seldom, waiting},
+    torrent::{Announcer, client, endpoints, hosting, identity, of, often, quick, seldom, waiting},
 };
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn an_answer_from_another_port_is_not_believed() {
     // The same bytes from the right sender are accepted.
     let torrent = Announcer::one(&url, &client(), &seldom());
     loop {
-        let (len, from) = timeout(LONG, tracker.recv_from(&mut packet)).await.expect("in time").unwrap();
+        let (len, from) = timeout(A_MINUTE, tracker.recv_from(&mut packet)).await.expect("in time").unwrap();
         if packet[..8] == [7; 8] {
             assert_eq!(len, 98);
             break;

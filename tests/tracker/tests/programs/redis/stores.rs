@@ -50,9 +50,6 @@ pub(crate) fn impatient(settings: RedisConfig, patience: u64) -> RedisConfig {
 
 pub(crate) const LIFETIME: Duration = Duration::from_secs(1800);
 
-/// The time that a slow machine may add to a bound.
-pub(crate) const SLACK: Duration = A_MINUTE;
-
 /// The number of calls of a command, by clients and by functions.
 pub(crate) fn calls(server: &Server, command: &str) -> u64 {
     let statistics = server.info("commandstats").expect("it answers");
