@@ -98,36 +98,6 @@ pub struct Piece<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub u8);
 
-impl<'a> Message<'a> {
-    /// Its id; a keep-alive has none.
-    pub const fn id(&self) -> Option<MessageId> {
-        Some(match self {
-            Self::KeepAlive => return None,
-            Self::Choke => MessageId::CHOKE,
-            Self::Unchoke => MessageId::UNCHOKE,
-            Self::Interested => MessageId::INTERESTED,
-            Self::NotInterested => MessageId::NOT_INTERESTED,
-            Self::Have(_) => MessageId::HAVE,
-            Self::Bitfield(_) => MessageId::BITFIELD,
-            Self::Request(_) => MessageId::REQUEST,
-            Self::Piece(_) => MessageId::PIECE,
-            Self::Cancel(_) => MessageId::CANCEL,
-            Self::Port(_) => MessageId::PORT,
-            Self::Suggest(_) => MessageId::SUGGEST,
-            Self::HaveAll => MessageId::HAVE_ALL,
-            Self::HaveNone => MessageId::HAVE_NONE,
-            Self::Reject(_) => MessageId::REJECT,
-            Self::AllowedFast(_) => MessageId::ALLOWED_FAST,
-            Self::Extended(_) => MessageId::EXTENDED,
-            Self::HashRequest(_) => MessageId::HASH_REQUEST,
-            Self::Hashes(_) => MessageId::HASHES,
-            Self::HashReject(_) => MessageId::HASH_REJECT,
-            Self::NoSuchBlock { id, .. } => *id,
-            Self::Unknown { id, .. } => MessageId(*id),
-        })
-    }
-}
-
 impl Encode for Message<'_> {
     #[inline]
     fn encode<S: Sink>(&self, out: &mut S) {
@@ -234,71 +204,58 @@ fn put_range<S: Sink>(out: &mut S, id: MessageId, range: HashRange<'_>, hashes: 
     out.put(&range.bytes());
 }
 
-impl MessageId {
-    /// [`Message::Choke`].
-    pub const CHOKE: Self = Self(0);
-    /// [`Message::Unchoke`].
-    pub const UNCHOKE: Self = Self(1);
-    /// [`Message::Interested`].
-    pub const INTERESTED: Self = Self(2);
-    /// [`Message::NotInterested`].
-    pub const NOT_INTERESTED: Self = Self(3);
-    /// [`Message::Have`].
-    pub const HAVE: Self = Self(4);
-    /// [`Message::Bitfield`].
-    pub const BITFIELD: Self = Self(5);
-    /// [`Message::Request`].
-    pub const REQUEST: Self = Self(6);
-    /// [`Message::Piece`].
-    pub const PIECE: Self = Self(7);
-    /// [`Message::Cancel`].
-    pub const CANCEL: Self = Self(8);
-    /// [`Message::Port`].
-    pub const PORT: Self = Self(9);
-    /// [`Message::Suggest`].
-    pub const SUGGEST: Self = Self(13);
-    /// [`Message::HaveAll`].
-    pub const HAVE_ALL: Self = Self(14);
-    /// [`Message::HaveNone`].
-    pub const HAVE_NONE: Self = Self(15);
-    /// [`Message::Reject`].
-    pub const REJECT: Self = Self(16);
-    /// [`Message::AllowedFast`].
-    pub const ALLOWED_FAST: Self = Self(17);
-    /// [`Message::Extended`].
-    pub const EXTENDED: Self = Self(20);
-    /// [`Message::HashRequest`].
-    pub const HASH_REQUEST: Self = Self(21);
-    /// [`Message::Hashes`].
-    pub const HASHES: Self = Self(22);
-    /// [`Message::HashReject`].
-    pub const HASH_REJECT: Self = Self(23);
+/// Gives each message its id and its name.
+macro_rules! messages {
+    ($($message:ident $id:ident = $number:literal $name:literal;)*) => {
+        impl MessageId {
+            $(
+                #[doc = concat!("[`Message::", stringify!($message), "`].")]
+                pub const $id: Self = Self($number);
+            )*
 
-    /// The name of the message, if it is known here.
-    pub const fn name(self) -> Option<&'static str> {
-        Some(match self {
-            Self::CHOKE => "choke",
-            Self::UNCHOKE => "unchoke",
-            Self::INTERESTED => "interested",
-            Self::NOT_INTERESTED => "not interested",
-            Self::HAVE => "have",
-            Self::BITFIELD => "bitfield",
-            Self::REQUEST => "request",
-            Self::PIECE => "piece",
-            Self::CANCEL => "cancel",
-            Self::PORT => "port",
-            Self::SUGGEST => "suggest piece",
-            Self::HAVE_ALL => "have all",
-            Self::HAVE_NONE => "have none",
-            Self::REJECT => "reject request",
-            Self::ALLOWED_FAST => "allowed fast",
-            Self::EXTENDED => "extended",
-            Self::HASH_REQUEST => "hash request",
-            Self::HASHES => "hashes",
-            Self::HASH_REJECT => "hash reject",
-            _ => return None,
-        })
-    }
+            /// The name of the message, if it is known here.
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$id => Some($name),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl Message<'_> {
+            /// Its id; a keep-alive has none.
+            pub const fn id(&self) -> Option<MessageId> {
+                match self {
+                    Self::KeepAlive => None,
+                    $(Self::$message { .. } => Some(MessageId::$id),)*
+                    Self::NoSuchBlock { id, .. } => Some(*id),
+                    Self::Unknown { id, .. } => Some(MessageId(*id)),
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    Choke CHOKE = 0 "choke";
+    Unchoke UNCHOKE = 1 "unchoke";
+    Interested INTERESTED = 2 "interested";
+    NotInterested NOT_INTERESTED = 3 "not interested";
+    Have HAVE = 4 "have";
+    Bitfield BITFIELD = 5 "bitfield";
+    Request REQUEST = 6 "request";
+    Piece PIECE = 7 "piece";
+    Cancel CANCEL = 8 "cancel";
+    Port PORT = 9 "port";
+    Suggest SUGGEST = 13 "suggest piece";
+    HaveAll HAVE_ALL = 14 "have all";
+    HaveNone HAVE_NONE = 15 "have none";
+    Reject REJECT = 16 "reject request";
+    AllowedFast ALLOWED_FAST = 17 "allowed fast";
+    Extended EXTENDED = 20 "extended";
+    HashRequest HASH_REQUEST = 21 "hash request";
+    Hashes HASHES = 22 "hashes";
+    HashReject HASH_REJECT = 23 "hash reject";
 }
 
 impl fmt::Display for MessageId {
