@@ -25,7 +25,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 use swarmkeep_lab::Arguments;
-use swarmkeep_peer_wire::{Limits, LoneBlock, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
+use swarmkeep_peer_wire::{Limits, Message, Piece, PieceIndex, ReceiveBuffer, SendQueue};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -93,7 +93,7 @@ struct Source<'a> {
 
 type SendMethod = fn(&mut Sender, &mut TcpStream, &Source<'_>, &[usize]) -> Result;
 
-const METHODS: [(&str, SendMethod); 10] = [
+const METHODS: [(&str, SendMethod); 9] = [
     ("copy, write", |sender, stream, source, blocks| sender.copy(stream, source.memory, blocks)),
     ("copy of mapped, write", |sender, stream, source, blocks| sender.copy(stream, source.map, blocks)),
     ("vectored, memory", |sender, stream, source, blocks| sender.vectored(stream, source.memory, blocks)),
@@ -103,7 +103,6 @@ const METHODS: [(&str, SendMethod); 10] = [
     ("SendQueue, memory", |_, stream, source, blocks| queued(stream, source.memory, blocks)),
     ("SendQueue, mapped", |_, stream, source, blocks| queued(stream, source.map, blocks)),
     ("SendQueue, pread", Sender::queued_pread),
-    ("SendQueue, mapped or file", |_, stream, source, blocks| queued_in_file(stream, source, blocks)),
 ];
 
 /// Buffers that exist before the clock starts.
@@ -175,52 +174,15 @@ fn write_all<'a>(
 fn send_file(stream: &TcpStream, file: &File, blocks: &[usize]) -> Result {
     for &block in blocks {
         let head = piece(block, &[0; BLOCK]).head();
-        send_range(stream, &head, file, (block * BLOCK) as u64, BLOCK)?;
-    }
-    Ok(())
-}
-
-fn send_range(stream: &TcpStream, mut before: &[u8], file: &File, mut offset: u64, len: usize) -> Result {
-    while !before.is_empty() {
-        before = &before[send(stream, before, SendFlags::MORE)?..];
-    }
-    let end = offset + len as u64;
-    while offset < end {
-        let left = (end - offset) as usize;
-        sendfile(stream, file, Some(&mut offset), left)?;
-    }
-    Ok(())
-}
-
-/// A block of a mapped file.
-struct InFile<'a> {
-    data: &'a [u8],
-    offset: usize,
-}
-
-impl AsRef<[u8]> for InFile<'_> {
-    fn as_ref(&self) -> &[u8] {
-        self.data
-    }
-}
-
-fn queued_in_file(stream: &mut TcpStream, source: &Source<'_>, blocks: &[usize]) -> Result {
-    let blocks = blocks.iter().map(|&block| {
-        let data = at(source.map, block);
-        (block, InFile { data, offset: block * BLOCK })
-    });
-    let mut queue = queue(blocks);
-    while !queue.is_empty() {
-        match queue.lone_block() {
-            Some(LoneBlock { before, block, sent, .. }) => {
-                let left = BLOCK - sent;
-                send_range(stream, before, source.file, (block.offset + sent) as u64, left)?;
-                let count = before.len() + left;
-                queue.advance(count);
-            }
-            None => {
-                queue.write_to(stream)?;
-            }
+        let mut before = &head[..];
+        while !before.is_empty() {
+            before = &before[send(stream, before, SendFlags::MORE)?..];
+        }
+        let mut offset = (block * BLOCK) as u64;
+        let end = offset + BLOCK as u64;
+        while offset < end {
+            let left = (end - offset) as usize;
+            sendfile(stream, file, Some(&mut offset), left)?;
         }
     }
     Ok(())
@@ -230,23 +192,18 @@ fn queued(stream: &mut TcpStream, source: &[u8], blocks: &[usize]) -> Result {
     send_queued(stream, blocks.iter().map(|&block| (block, at(source, block))))
 }
 
+/// With a queue for each call, since it borrows from this call: two allocations that a connection's own does
+/// not have.
 fn send_queued<'a>(stream: &mut TcpStream, blocks: impl Iterator<Item = (usize, &'a [u8])>) -> Result {
-    let mut queue = queue(blocks);
+    let mut queue = SendQueue::new(16 * BLOCK, 64 * BLOCK);
+    for (block, data) in blocks {
+        let Piece { piece, begin, .. } = piece(block, data);
+        assert!(queue.push_piece(piece, begin, data).is_ok(), "32 blocks are below its mark");
+    }
     while !queue.is_empty() {
         queue.write_to(stream)?;
     }
     Ok(())
-}
-
-/// A queue for each call, since it borrows from this call: two allocations that a connection's own does not
-/// have.
-fn queue<P: AsRef<[u8]>>(blocks: impl Iterator<Item = (usize, P)>) -> SendQueue<P> {
-    let mut queue = SendQueue::new(16 * BLOCK, 64 * BLOCK);
-    for (block, data) in blocks {
-        let Piece { piece, begin, .. } = piece(block, data.as_ref());
-        assert!(queue.push_piece(piece, begin, data).is_ok(), "32 blocks are below its mark");
-    }
-    queue
 }
 
 fn receive(listener: &TcpListener, blocks: usize, content: &[u8]) -> usize {

@@ -52,7 +52,7 @@ pub use hashes::{HashRange, Hashes};
 pub use limits::Limits;
 pub use message::{Block, Message, MessageId, Piece, PieceIndex};
 pub use receive::ReceiveBuffer;
-pub use send::{Full, LoneBlock, SendQueue};
+pub use send::{Full, SendQueue};
 pub use swarmkeep_bittorrent::{
     self as bittorrent,
     bencode::{Length, Sink},

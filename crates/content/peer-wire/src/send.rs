@@ -19,10 +19,6 @@ use crate::{Encode, PieceIndex, message::head_of_piece};
 /// in batches. Its content is bounded: blocks by the high-water mark plus one block, and copied bytes by the
 /// same.
 ///
-/// Everything can be sent from memory, which may be a mapped file. That is best if more than one block waits;
-/// `sendfile` is better for a single one (`docs/reports/peer-wire.md` of the repository has the numbers). A
-/// caller with blocks in files calls [`lone_block`](Self::lone_block) first.
-///
 /// ```
 /// use swarmkeep_peer_wire::{Message, PieceIndex, SendQueue};
 ///
@@ -57,18 +53,6 @@ enum Part<P> {
     Bytes(usize),
     /// A block, and how much of it is gone.
     Block { block: P, sent: usize },
-}
-
-/// A block with nothing after it.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct LoneBlock<'a, P> {
-    /// The bytes to send before it: its head, and earlier messages. Empty when they are sent.
-    pub before: &'a [u8],
-    /// The block.
-    pub block: &'a P,
-    /// How many of its bytes are sent already.
-    pub sent: usize,
 }
 
 /// The queue is full, and took nothing.
@@ -160,22 +144,6 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
             used += 1;
         }
         used
-    }
-
-    /// The block that waits, if it is the only one and nothing follows it. The fastest way to send a block
-    /// from a file is `send` with `MSG_MORE` for the bytes before it and `sendfile` for its unsent bytes,
-    /// then [`advance`](Self::advance) by the bytes that both took.
-    #[inline]
-    pub fn lone_block(&self) -> Option<LoneBlock<'_, P>> {
-        let before = match self.parts.front()? {
-            Part::Bytes(len) if self.parts.len() == 2 => &self.bytes[self.sent..self.sent + len],
-            Part::Block { .. } if self.parts.len() == 1 => &[],
-            _ => return None,
-        };
-        match self.parts.back()? {
-            Part::Block { block, sent } => Some(LoneBlock { before, block, sent: *sent }),
-            Part::Bytes(_) => None,
-        }
     }
 
     /// Removes the next `count` bytes, which were sent. Blocks that are sent are dropped.

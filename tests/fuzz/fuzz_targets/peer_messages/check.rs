@@ -52,13 +52,7 @@ pub(crate) fn arrive(messages: &[MessageParts], steps: &[(u16, u8, u16)]) {
         let used = queue.slices(&mut places[..1 + usize::from(slices) % 64]);
         let (most, all) =
             (1 + usize::from(write), places[..used].iter().flat_map(|slice| slice.iter().copied()));
-        let mut bytes: Vec<u8> = all.take(most).collect();
-        if let Some(lone) = queue.lone_block() {
-            let all = [lone.before, &lone.block[lone.sent..]].concat();
-            assert!(all.len() == queue.len() && all.starts_with(&bytes), "nothing else waits");
-            bytes = all;
-            bytes.truncate(most);
-        }
+        let bytes: Vec<u8> = all.take(most).collect();
         queue.advance(bytes.len());
         sent.extend_from_slice(&bytes);
         let mut left = &bytes[..];
