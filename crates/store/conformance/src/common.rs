@@ -19,13 +19,13 @@ macro_rules! faults {
     (
         $(#[doc = $about:literal])+
         $export:ident:
-        $($(#[doc = $doc:literal])+ $test:ident $fault:ident => $case:ident;)*
+        $($(#[doc = $doc:literal])* $test:ident $fault:ident => $case:ident;)*
     ) => {
         $(#[doc = $about])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Fault {
-            $($(#[doc = $doc])+ $fault,)*
+            $($(#[doc = $doc])* $fault,)*
         }
 
         impl Fault {

@@ -1,5 +1,6 @@
 //! Stores that are broken on purpose: the model, each with one fault, and the case that must reject it. Most
 //! are faults of stores in use.
+#![allow(missing_docs, reason = "the names of most faults say it")]
 
 mod content;
 mod store;
@@ -19,53 +20,33 @@ swarmkeep_conformance::faults! {
     /// One way to be broken.
     for_each_content_fault:
 
-    /// Declares a stripe that is no power of two.
     stripe_that_is_no_power_of_two OddStripe => capabilities_have_a_stripe_that_is_a_power_of_two;
-    /// Keeps labels, and does not say so.
     labels_not_declared LabelsNotDeclared => labels_are_kept_as_declared;
-    /// Gives a label to all torrents.
     labels_for_all LabelsForAll => labels_are_kept_as_declared;
-    /// Keeps the label that was set last in memory.
     labels_in_memory LabelsInMemory => a_label_that_was_flushed_is_there_when_the_store_is_opened_again;
-    /// Keeps the low 32 bits of an offset.
     offsets_of_32_bits OffsetsOf32Bits => bytes_beyond_four_gibibytes_have_places_of_their_own;
-    /// Says that the torrent exists, and empties it.
     create_empties_what_exists CreateEmpties => create_of_a_torrent_that_is_there_is_refused_and_leaves_it_as_it_was;
-    /// Creates a torrent that is opened and not there.
     open_creates OpenCreates => open_of_an_unknown_torrent_is_refused;
-    /// Keeps the complete pieces as they were when a handle was opened.
     handle_keeps_its_pieces HandleKeepsPieces => handles_of_a_torrent_show_the_same_bytes_and_pieces;
-    /// Knows torrents by the first eight bytes of their info hash.
     identity_by_first_bytes IdentityByFirstBytes => torrents_differ_by_every_byte_of_their_info_hash;
-    /// Lists torrents in descending order.
     list_unsorted ListUnsorted => list_shows_every_torrent_once_in_ascending_order_of_info_hash;
-    /// Lists the first torrent twice.
     list_twice ListTwice => list_shows_every_torrent_once_in_ascending_order_of_info_hash;
-    /// Leaves out the last torrent.
     list_misses ListMisses => list_shows_every_torrent_once_in_ascending_order_of_info_hash;
-    /// Lists pieces as complete that are written and not marked.
     list_counts_written_pieces ListCountsWritten => list_tells_measures_and_how_many_pieces_are_complete;
-    /// Lists no more than 512 torrents.
     list_ends_early ListEndsEarly => a_thousand_torrents_are_kept_apart;
     /// Carries a write out when the next one comes.
     writes_lag WritesLag => what_was_written_can_be_read_when_the_write_returns;
     /// Has torrents end at a whole sector.
     length_rounded_up LengthRoundedUp => lengths_are_exact;
-    /// Writes the first buffer alone.
     first_buffer_written FirstBufferWritten => buffers_are_written_one_after_another;
-    /// Stops at an empty buffer.
     empty_buffer_ends_a_write EmptyBufferEnds => buffers_are_written_one_after_another;
-    /// Writes no more than 1,024 buffers.
     buffers_beyond_1024_not_written BuffersBeyond1024 => buffers_are_written_one_after_another;
     /// Begins a write at the sector's beginning.
     odd_offsets_rounded OffsetsRounded => ranges_across_every_boundary_read_as_they_were_written;
-    /// Loses the bytes of a write beyond the end of a stripe.
     writes_end_with_the_stripe WritesEndWithStripe => ranges_across_every_boundary_read_as_they_were_written;
-    /// Has pieces begin with a sector.
     pieces_rounded_to_sectors PiecesRounded => pieces_of_every_length_are_written_in_any_order;
     /// Writes no more than 256 KiB at once.
     long_writes_cut LongWritesCut => a_torrent_may_be_written_at_once;
-    /// Leaves bytes that are written already.
     first_write_wins FirstWriteWins => written_again_a_byte_reads_as_it_was_written_last;
     /// Writes whole sectors, with zeroes around the bytes.
     neighbours_zeroed NeighboursZeroed => neighbours_of_a_write_stay_as_they_were;
@@ -73,25 +54,17 @@ swarmkeep_conformance::faults! {
     write_of_nothing_refused EmptyWriteRefused => a_write_of_nothing_does_nothing;
     /// Takes a write of nothing for one of a byte.
     write_of_nothing_writes EmptyWriteWrites => a_write_of_nothing_does_nothing;
-    /// Writes the bytes that lie in the torrent before it refuses the rest.
     out_of_range_writes_what_fits OutOfRangeWritesWhatFits => a_write_out_of_range_is_refused_and_changes_nothing;
-    /// Adds offset and length without a look at the carry.
     offsets_wrap OffsetsWrap => a_write_out_of_range_is_refused_and_changes_nothing;
-    /// Writes into complete pieces.
     write_into_complete WriteIntoComplete => a_write_into_a_complete_piece_is_refused_and_changes_nothing;
     /// Writes the bytes before a complete piece, and then refuses.
     half_of_a_refused_write HalfOfRefused => a_write_into_a_complete_piece_is_refused_and_changes_nothing;
-    /// Looks at the first piece of a write alone.
     first_piece_of_a_write_checked FirstPieceChecked => a_write_into_a_complete_piece_is_refused_and_changes_nothing;
-    /// Fills the first buffer alone.
     first_buffer_filled FirstBufferFilled => buffers_are_filled_one_after_another;
     /// Reads from the sector's beginning.
     reads_rounded ReadsRounded => any_range_of_complete_pieces_can_be_read;
-    /// Reads zeroes where nothing was written.
     zeroes_for_never_written ZeroesForUnwritten => a_byte_that_was_never_written_is_an_error_that_names_the_first;
-    /// Takes all of a page as written when a byte of it was.
     written_by_the_page WrittenByPage => a_byte_that_was_never_written_is_an_error_that_names_the_first;
-    /// Names the first byte of the read.
     first_byte_of_the_read_named NamesStartOfRead => a_byte_that_was_never_written_is_an_error_that_names_the_first;
     /// Counts the byte that it names from the beginning of a buffer.
     byte_of_the_buffer_named NamesByteOfBuffer => errors_of_a_read_name_the_first_byte_across_buffers;
@@ -101,65 +74,42 @@ swarmkeep_conformance::faults! {
     read_of_nothing_refused EmptyReadRefused => a_read_of_nothing_is_answered_wherever_it_lies_in_the_torrent;
     /// Takes back the mark of a piece in every torrent.
     marks_shared_among_torrents MarksShared => torrents_are_apart;
-    /// Gives a new torrent the room of an old one, with its bytes.
     another_torrents_bytes_in_reused_room OldRoomShown => no_bytes_of_another_torrent_are_ever_read;
-    /// Leaves bytes of a deleted torrent in the buffers of a read that fails.
     another_torrents_bytes_in_failed_reads OldRoomInBuffers => no_bytes_of_another_torrent_are_ever_read;
-    /// Shows the last piece as incomplete.
     last_piece_not_shown LastPieceNotShown => a_piece_is_complete_once_it_was_marked;
-    /// Believes every mark.
     mark_unverified MarkUnverified => a_mark_is_refused_unless_every_byte_was_written;
-    /// Looks at the first byte of a piece and at the last.
     mark_looks_at_the_ends MarkLooksAtEnds => a_mark_is_refused_unless_every_byte_was_written;
     /// Wants the last piece to be as long as the others.
     last_piece_never_complete LastPieceWhole => the_last_piece_may_be_shorter;
-    /// Answers every mark with true.
     repeated_mark_is_new RepeatedMarkNew => a_repeated_mark_answers_false;
-    /// Has no opinion on pieces that do not exist.
     any_piece_exists AnyPieceExists => pieces_that_do_not_exist_are_refused;
-    /// Keeps the bytes of a piece that is marked incomplete.
     mark_incomplete_keeps_bytes UnmarkKeepsBytes => mark_incomplete_forgets_the_bytes_of_the_piece_and_no_others;
     /// Forgets whole sectors with a piece.
     mark_incomplete_forgets_neighbours UnmarkForgetsNeighbours => mark_incomplete_forgets_the_bytes_of_the_piece_and_no_others;
-    /// Forgets the bytes of a piece that was incomplete before.
     mark_incomplete_forgets_incomplete UnmarkForgetsIncomplete => mark_incomplete_of_an_incomplete_piece_leaves_it_as_it_was;
-    /// Refuses writes into a piece that was ever complete.
     complete_for_ever CompleteForEver => a_piece_marked_incomplete_may_be_written_again;
-    /// Says of every torrent that it was there.
     delete_always_true DeleteAlwaysTrue => delete_forgets_a_torrent_and_says_whether_there_was_one;
-    /// Deletes the next torrent as well.
     delete_takes_two DeleteTakesTwo => delete_leaves_other_torrents_alone;
-    /// Accepts writes of handles after their torrent is gone.
     delete_leaves_the_handle_alive HandleSurvives => handles_of_a_deleted_torrent_answer_deleted;
-    /// Lets the handles of a torrent that is gone reach one created anew.
     handle_reaches_the_new_torrent HandleReachesNew => handles_of_a_deleted_torrent_answer_deleted;
-    /// Gives a torrent created anew the bytes of the old.
     create_shows_the_old_bytes CreateRevives => a_torrent_created_anew_has_nothing_of_the_old;
-    /// Flushes nothing.
     marks_lost_on_reopen FlushDoesNothing => what_was_flushed_is_there_when_the_store_is_opened_again;
-    /// Flushes when it is closed, and no sooner.
     flushed_when_closed FlushedWhenClosed => what_was_flushed_is_there_when_the_store_is_opened_again;
-    /// Keeps content although it declares to keep none.
     durable_and_not_declared DurableNotDeclared => what_was_flushed_is_there_when_the_store_is_opened_again;
     /// Flushes pieces that were written and not marked.
     unmarked_pieces_complete_after_reopen WrittenIsComplete => bytes_of_incomplete_pieces_do_not_outlive_the_store;
     /// Makes marks durable at once, and bytes at the next flush.
     marks_before_bytes MarksBeforeBytes => what_was_not_flushed_may_survive_and_reads_as_when_it_was_marked;
-    /// Keeps a new torrent in memory.
     create_not_durable CreateNotDurable => a_torrent_is_there_after_create_returned;
-    /// Keeps in memory that a torrent is gone.
     delete_not_durable DeleteNotDurable => a_torrent_is_gone_after_delete_returned;
-    /// Keeps in memory that a piece is incomplete.
     mark_incomplete_not_durable UnmarkNotDurable => a_piece_is_incomplete_after_mark_incomplete_returned;
     /// Flushes the bytes that a piece had when it was complete for the first time.
     old_bytes_flushed OldBytesFlushed => a_piece_that_was_written_anew_reads_so_when_the_store_is_opened_again;
     /// Loses a mark when it is opened for the eighth time.
     later_openings_forget LaterOpeningsForget => a_store_can_be_opened_again_and_again;
-    /// Flushes all torrents but the last.
     flush_misses_a_torrent FlushMissesOne => a_flush_covers_all_torrents;
     /// Takes a capacity, does not declare it, and keeps to it.
     capacity_not_refused CapacityNotRefused => a_capacity_that_is_not_declared_is_refused;
-    /// Does not tell how many bytes are free.
     free_not_told FreeNotTold => free_is_returned_where_a_capacity_was_given;
     /// Ignores the capacity, and says that nothing is free.
     capacity_ignored CapacityIgnored => a_capacity_is_kept;
@@ -169,35 +119,21 @@ swarmkeep_conformance::faults! {
     full_half_done FullHalfDone => a_write_without_room_changes_nothing;
     /// Leaves a torrent behind for which there was no room.
     create_half_done CreateHalfDone => a_create_without_room_leaves_nothing;
-    /// Needs room for a mark, and has set none aside.
     full_refuses_marks FullRefusesMarks => a_full_store_reads_marks_and_flushes;
-    /// Never uses the room of a deleted torrent again.
     delete_frees_nothing DeleteFreesNothing => room_that_was_freed_is_used_again;
-    /// Is full for ever once it was.
     full_for_ever FullForEver => room_that_was_freed_is_used_again;
-    /// Never uses the room of a piece again that was marked incomplete.
     mark_incomplete_frees_nothing UnmarkFreesNothing => a_piece_marked_incomplete_can_be_written_in_a_full_store;
-    /// Takes a capacity of next to nothing for none.
     small_capacity_is_none SmallCapacityIsNone => a_capacity_too_small_for_anything_is_full_at_once_or_when_written_to;
-    /// Holds more in memory than it says.
     unwritten_beyond_the_limit UnwrittenBeyondLimit => unwritten_bytes_never_exceed_most_unwritten;
-    /// Refuses a write that is larger than its memory for writes.
     large_write_refused LargeWriteRefused => a_write_larger_than_most_unwritten_goes_through;
-    /// Counts a read for every buffer.
     buffers_counted_as_calls BuffersCountedAsCalls => statistics_count_calls_and_bytes;
-    /// Counts the bytes of refused writes.
     refused_bytes_counted RefusedBytesCounted => statistics_count_calls_and_bytes;
-    /// Counts torrents that are gone.
     deleted_torrents_counted DeletedTorrentsCounted => statistics_tell_how_many_torrents_there_are;
-    /// Says that nothing is used.
     used_not_told UsedNotTold => used_rises_with_what_is_written_and_falls_with_what_is_deleted;
-    /// Says that no write takes room.
     room_not_told RoomNotTold => room_is_returned_that_is_enough_for_a_write;
     /// Says that the shorter a write is, the more room it takes.
     room_told_of_the_rest RoomToldOfRest => room_is_returned_that_is_enough_for_a_write;
-    /// Does not count flushes.
     flushes_not_counted FlushesNotCounted => statistics_count_flushes;
-    /// Tells places of bytes that the torrent does not have.
     places_beyond_the_end PlacesBeyondEnd => places_are_returned_for_bytes_of_the_torrent_alone;
     /// Reads a sector, lets go of the lock, and writes it back with the bytes changed.
     neighbours_lost_in_a_race SectorsInTwoSteps => disjoint_writes_at_once_all_arrive;
