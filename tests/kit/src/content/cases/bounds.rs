@@ -5,13 +5,7 @@ use std::{sync::Arc, thread};
 
 use swarmkeep_content::{Content, ContentExt, Error, Statistics};
 
-use crate::content::{
-    Subject,
-    kit::{
-        Folder, PATIENCE, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
-        complete_pieces, hash, put, torrent, within,
-    },
-};
+use crate::content::{Subject, kit::*};
 
 /// How much is written at once to fill a store: a piece of the torrents that fill it.
 fn unit(store: &Store) -> u64 {

@@ -2,13 +2,7 @@
 
 use swarmkeep_content::{ContentExt, Error, Geometry};
 
-use crate::content::{
-    Subject,
-    kit::{
-        BLOCK, Folder, Pattern, assert_error, assert_missing, assert_reads, assert_untouched, complete,
-        complete_pieces, hash, put,
-    },
-};
+use crate::content::{Subject, kit::*};
 
 pub(crate) fn delete_forgets_a_torrent_and_says_whether_there_was_one(subject: &dyn Subject) {
     let (_folder, store) = Folder::opened(subject);

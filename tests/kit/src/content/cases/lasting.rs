@@ -2,13 +2,7 @@
 
 use swarmkeep_content::{ContentExt, Error};
 
-use crate::content::{
-    Subject,
-    kit::{
-        BLOCK, Folder, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
-        complete, complete_pieces, hash, measures, put,
-    },
-};
+use crate::content::{Subject, kit::*};
 
 /// Runs `check` on the store that two processes find: one that comes when this one has ended here and now,
 /// and one that comes when the store was closed. In a store that is not durable they find nothing.

@@ -2,13 +2,7 @@
 
 use swarmkeep_content::{ContentExt, Error};
 
-use crate::content::{
-    Subject,
-    kit::{
-        BLOCK, Folder, MEASURES, Pattern, assert_error, assert_missing, assert_reads, complete,
-        complete_pieces, measures, put,
-    },
-};
+use crate::content::{Subject, kit::*};
 
 pub(crate) fn a_piece_is_complete_once_it_was_marked(subject: &dyn Subject) {
     let (_folder, store) = Folder::opened(subject);

@@ -4,13 +4,7 @@ use std::thread;
 
 use swarmkeep_content::{ContentExt, Error, Geometry, InfoHash, NewTorrent, Summary};
 
-use crate::content::{
-    Subject,
-    kit::{
-        BLOCK, Folder, Pattern, Store, assert_error, assert_missing, assert_reads, assert_untouched,
-        complete, complete_pieces, hash, measures, put, torrent,
-    },
-};
+use crate::content::{Subject, kit::*};
 
 pub(crate) fn a_new_store_holds_nothing(subject: &dyn Subject) {
     let folder = Folder::unlimited(subject);

@@ -13,13 +13,7 @@ use parking_lot::Mutex;
 use swarmkeep_conformance::common::SetOnDrop;
 use swarmkeep_content::{Content, ContentExt, Error, Result};
 
-use crate::content::{
-    Subject,
-    kit::{
-        BLOCK, Draw, Folder, Pattern, assert_bytes, assert_nothing_of_others, assert_reads, assert_untouched,
-        complete, complete_pieces, hash, put, rounds, torrent,
-    },
-};
+use crate::content::{Subject, kit::*};
 
 const THREADS: usize = 4;
 

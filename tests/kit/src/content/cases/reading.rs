@@ -4,13 +4,7 @@ use std::io::IoSliceMut;
 
 use swarmkeep_content::{ContentExt, Error};
 
-use crate::content::{
-    Subject,
-    kit::{
-        BLOCK, Draw, Folder, MEASURES, Pattern, assert_bytes, assert_error, assert_missing,
-        assert_nothing_of_others, assert_reads, assert_untouched, boundaries, complete, measures, put,
-    },
-};
+use crate::content::{Subject, kit::*};
 
 pub(crate) fn buffers_are_filled_one_after_another(subject: &dyn Subject) {
     let (_folder, store) = Folder::opened(subject);
@@ -168,7 +162,7 @@ pub(crate) fn no_bytes_of_another_torrent_are_ever_read(subject: &dyn Subject) {
             (0..20).for_each(|piece| assert!(content.mark_complete(piece).unwrap()));
         }
         for n in old..old + 3 {
-            assert!(store.delete(&hash_of(n)).unwrap());
+            assert!(store.delete(&hash(n.into())).unwrap());
         }
         let new = old + 5;
         let content = store.new_torrent(new.into(), length, BLOCK as u32);
@@ -206,10 +200,6 @@ pub(crate) fn no_bytes_of_another_torrent_are_ever_read(subject: &dyn Subject) {
         assert_missing(&*content, 9 * BLOCK..10 * BLOCK, 9 * BLOCK, &[own[0], Pattern(new)]);
         assert_missing(&*content, 9 * BLOCK + 700..10 * BLOCK, 9 * BLOCK + 800, &[own[0], Pattern(new)]);
         assert_reads(&*content, 9 * BLOCK + 700..9 * BLOCK + 800, own[0]);
-        assert!(store.delete(&hash_of(new)).unwrap());
+        assert!(store.delete(&hash(new.into())).unwrap());
     }
-}
-
-fn hash_of(n: u16) -> swarmkeep_content::InfoHash {
-    crate::content::kit::hash(n.into())
 }

@@ -10,10 +10,7 @@ use std::{
 
 use swarmkeep_content::{Content, ContentExt, ContentRepository, Geometry, NewTorrent};
 
-use crate::content::{
-    Model, Subject,
-    kit::{Draw, Folder, Pattern, Store, hash, said},
-};
+use crate::content::{Model, Subject, kit::*};
 
 /// A step of a story. Its numbers are random, and count modulo the number of choices.
 #[derive(Debug, Clone, Copy)]

@@ -4,10 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use swarmkeep_content::ContentExt;
 
-use crate::content::{
-    Subject,
-    kit::{BLOCK, Folder, Pattern, complete, hash, put},
-};
+use crate::content::{Subject, kit::*};
 
 pub(crate) fn statistics_count_calls_and_bytes(subject: &dyn Subject) {
     let (_folder, store) = Folder::opened(subject);
@@ -41,7 +38,7 @@ pub(crate) fn statistics_tell_how_many_torrents_there_are(subject: &dyn Subject)
     let (folder, store) = Folder::opened(subject);
     for n in 0..10 {
         store.new_torrent(n, 1000, 100);
-        assert!(store.create(&crate::content::kit::torrent(n, 1000, 100)).is_err());
+        assert!(store.create(&torrent(n, 1000, 100)).is_err());
         assert_eq!(store.statistics().torrents, n + 1);
     }
     for n in 0..10 {

@@ -4,13 +4,7 @@ use std::io::IoSlice;
 
 use swarmkeep_content::{Content, ContentExt, Error, Result};
 
-use crate::content::{
-    Subject,
-    kit::{
-        BLOCK, Draw, Folder, MEASURES, Pattern, assert_error, assert_missing, assert_reads, boundaries,
-        complete, complete_pieces, measures, put,
-    },
-};
+use crate::content::{Subject, kit::*};
 
 pub(crate) fn what_was_written_can_be_read_when_the_write_returns(subject: &dyn Subject) {
     let (_folder, store) = Folder::opened(subject);
