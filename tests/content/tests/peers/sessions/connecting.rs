@@ -1,25 +1,6 @@
 //! Which peers connect to which, how often, and the limits.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use swarmkeep_peer::Session;
-use swarmkeep_peer_wire::{ExtendedHandshake, ExtensionIds, Handshake, Message, Reserved};
-use swarmkeep_store_tests::{A_MINUTE, with};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket, TcpStream},
-    time::timeout,
-};
-
-use crate::sessions::{
-    another, config, fetching,
-    hostile::{Stranger, handshake},
-    info, session, started, stop, store, until, whole,
-};
+use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_that_call_each_other_at_the_same_time_are_connected() {

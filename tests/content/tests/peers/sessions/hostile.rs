@@ -1,25 +1,6 @@
 //! Hostile peers: each costs its own connection, and nothing else.
 
-use std::{net::SocketAddr, ops::Range, time::Duration};
-
-use swarmkeep_bittorrent::{InfoHash, PeerId};
-use swarmkeep_peer::{Session, Status};
-use swarmkeep_peer_wire::{
-    Bitfield, Block, Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Limits, Message,
-    Piece, PieceIndex, ReceiveBuffer, Reserved,
-};
-use swarmkeep_store_tests::{A_MINUTE, with};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    time::{sleep, timeout},
-};
-
-use crate::sessions::{
-    assert_has_all, assert_serves,
-    connecting::{assert_closes, caller, hello},
-    fetching, info, session, stop, store, until, whole,
-};
+use super::*;
 
 /// A connection that the test writes byte by byte.
 pub(crate) struct Stranger {

@@ -1,35 +1,16 @@
 //! Torrents of which only the hash is known: their info dictionaries come from peers, and some peers lie.
 //! Also peers that peers name.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::time::SystemTime;
 
-use sha2::{Digest as _, Sha256};
+use sha2::Sha256;
 use swarmkeep::{Announce, SplitMix64, Timestamp, TorrentRepositoryExt as _};
-use swarmkeep_bittorrent::{InfoHash, PeerId};
-use swarmkeep_content::{ContentConfig, ContentExt, ContentRepository, Memory};
-use swarmkeep_metainfo::{Creation, Format, Info, Magnet, Metainfo};
-use swarmkeep_peer::{Error, Handle, Session};
-use swarmkeep_peer_wire::{
-    Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Hashes, Message, MetadataMessage,
-    Reserved,
-};
-use swarmkeep_store_tests::{A_MINUTE, with};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    sync::Notify,
-    time::{sleep, timeout},
-};
+use swarmkeep_metainfo::{Creation, Format, Magnet, Metainfo};
+use swarmkeep_peer::Error;
+use swarmkeep_peer_wire::{Hashes, MetadataMessage};
+use tokio::sync::Notify;
 
-use crate::sessions::{
-    config,
-    hostile::{Stranger, handshake},
-    put, stop, tracker, until, whole,
-};
+use super::*;
 
 /// A torrent of three files: the first has 700 pieces, more than one message has hashes of; the last is
 /// smaller than a block.

@@ -6,22 +6,40 @@ mod magnets;
 mod picking;
 mod strangers;
 
-use std::{future::poll_fn, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::poll_fn,
+    net::SocketAddr,
+    ops::Range,
+    sync::Arc,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
-use sha1::{Digest as _, Sha1};
+use connecting::{assert_closes, caller, hello};
+use hostile::{Stranger, block, handshake};
+use sha1::{Digest, Sha1};
 use swarmkeep::{SwarmStats, TorrentRepository};
-use swarmkeep_bittorrent::PeerId;
+use swarmkeep_bittorrent::{InfoHash, PeerId};
 use swarmkeep_content::{
     ContentConfig, ContentExt, ContentRepository, Memory, NewTorrent,
     files::{Allocation, FileStore},
 };
 use swarmkeep_content_tests::torrents::two_mib as content;
 use swarmkeep_metainfo::Info;
-use swarmkeep_peer::{Handle, Session, SessionConfig};
-use swarmkeep_store_tests::{A_MINUTE, with};
+use swarmkeep_peer::{Handle, Session, SessionConfig, Status};
+use swarmkeep_peer_wire::{
+    Bitfield, Block, Encode, ExtendedHandshake, ExtendedMessage, ExtensionIds, Handshake, Limits, Message,
+    Piece, PieceIndex, ReceiveBuffer, Reserved,
+};
+use swarmkeep_store_tests::{A_MINUTE, resident_kb, with};
 use swarmkeep_tests::{build, listening};
 use swarmkeep_tracker::Server;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::{sleep, timeout},
+};
 
 /// The info dictionary of 2 MiB of random bytes in 32 pieces (see `fixtures/README.md`).
 const INFO: &[u8] = include_bytes!("../../../../../fixtures/torrents/splitmix64-2MiB.info");

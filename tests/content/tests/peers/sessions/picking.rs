@@ -1,20 +1,6 @@
 //! Peers that do not send the requested blocks: other peers send them, and no peer gets endless requests.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
-
-use swarmkeep_peer::{Handle, Session};
-use swarmkeep_peer_wire::{Bitfield, Block, Message, Piece, PieceIndex, Reserved};
-use swarmkeep_store_tests::{A_MINUTE, with};
-use tokio::{net::TcpStream, time::timeout};
-
-use crate::sessions::{
-    config,
-    hostile::{Stranger, block},
-    info, session, started, stop, store, until, whole,
-};
+use super::*;
 
 /// The time that a peer may take in these tests.
 const PATIENCE: Duration = Duration::from_secs(4);

@@ -1,26 +1,9 @@
 //! Remote peers and trackers that crowd others out.
 
-use std::{
-    collections::VecDeque,
-    env,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, env};
 
-use swarmkeep_peer_wire::{Encode, Message};
-use swarmkeep_store_tests::resident_kb;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    time::sleep,
-};
-
-use crate::{
-    sessions::{
-        assert_serves, config,
-        connecting::{caller, hello},
-        fetching, session, started, stop, store, whole,
-    },
-    trackers::servers::{Http, Reply, ok},
-};
+use super::*;
+use crate::trackers::servers::{Http, Reply, ok};
 
 /// A peer that asks for nothing.
 fn interested(n: u8) -> Vec<u8> {
