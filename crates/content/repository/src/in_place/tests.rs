@@ -75,41 +75,6 @@ fn store(info: &Info, place: Place) -> (InPlace, Arc<dyn Content>) {
 }
 
 #[test]
-fn files_are_found_from_any_folder_and_every_piece_is_right() {
-    for format in [Format::V1, Format::V2, Format::Hybrid] {
-        let (folder, info) = album(format);
-        for at in [folder.path().to_owned(), folder.path().join("album")] {
-            let place = Place::find(&info, &at).unwrap();
-            let (right, wrong, missing) = verified(&place);
-            assert_eq!((right.count(), wrong, missing), (right.pieces(), vec![], vec![]), "{format:?}");
-            let (_, content) = store(&info, place);
-            for piece in 0..right.pieces() {
-                let bytes = content.read_piece(piece).unwrap();
-                assert!(info.verify(piece, &bytes[..info.piece_len(piece) as usize]));
-            }
-        }
-        assert!(Place::find(&info, &folder.path().join("album/one")).is_none());
-        assert!(Place::find(&info, &path(&folder, 0)).is_none(), "one file of three");
-    }
-}
-
-#[test]
-fn wrong_and_missing_pieces_are_reported_and_cannot_be_read() {
-    let (folder, info) = album(Format::V2);
-    let mut first = bytes(0);
-    first[20_000] ^= 1;
-    fs::write(path(&folder, 0), first).unwrap();
-    fs::remove_file(path(&folder, 2)).unwrap();
-    let place = Place::find(&info, folder.path()).unwrap();
-    let (right, wrong, missing) = verified(&place);
-    // Four pieces of each file.
-    assert_eq!((right.count(), &wrong[..], &missing[..]), (7, &[1][..], &[8, 9, 10, 11][..]));
-    let (_, content) = store(&info, place);
-    assert!(matches!(content.read_piece(1), Err(Error::NotWritten { at: 16_384 })));
-    assert!(content.read_piece(2).is_ok());
-}
-
-#[test]
 fn nothing_is_written_and_a_changed_file_loses_all_of_its_pieces_until_it_is_right() {
     let (folder, info) = album(Format::V1);
     let (store, content) = store(&info, Place::find(&info, folder.path()).unwrap());
@@ -117,6 +82,8 @@ fn nothing_is_written_and_a_changed_file_loses_all_of_its_pieces_until_it_is_rig
     assert!(matches!(content.write(0, &[1]), Err(Error::ReadOnly { .. })));
     assert!(matches!(store.create(&NewTorrent::of(&info).unwrap()), Err(Error::Exists(_))));
     assert!(content.mark_incomplete(0).unwrap() && !content.mark_incomplete(0).unwrap());
+    assert!(matches!(content.read_piece(0), Err(Error::NotWritten { at: 0 })));
+    assert!(Place::find(&info, &path(&folder, 0)).is_none(), "one file of three");
     assert!(matches!(content.mark_complete(0), Err(Error::NotWritten { at: 0 })));
     let (last, first_of_last) = (info.piece_count() - 1, 2 * LEN as u32 / (16 << 10));
     // Replaced by one of the same length and time of writing, and that by a right one.

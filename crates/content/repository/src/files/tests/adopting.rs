@@ -10,33 +10,6 @@ fn pair() -> NewTorrent {
     torrent(["a", "b"].map(|name| (format!("pair/{name}"), 3 * u64::from(PIECE) / 2)))
 }
 
-#[test]
-fn files_that_are_all_there_are_taken_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let pair_folder = folder.path().join("pair");
-    std::fs::create_dir(&pair_folder).unwrap();
-    for (name, byte) in [("a", 1), ("b", 2)] {
-        std::fs::write(pair_folder.join(name), [byte; 3 * PIECE as usize / 2]).unwrap();
-    }
-    std::fs::write(pair_folder.join("mine"), "mine").unwrap();
-    let store = open(folder.path());
-    assert_eq!(adopt(&store, &pieces(0..3)).unwrap(), Some(vec![]));
-    let content = store.open(&HASH).unwrap();
-    assert_eq!(content.read_piece(2).unwrap(), [2; PIECE as usize]);
-    assert!(matches!(content.write(0, &[1]), Err(Error::Complete { piece: 0 })));
-    assert_eq!(on_disk(folder.path()), [0, 1, 2]);
-    assert_eq!(store.torrent_at("Pair"), Some(HASH));
-    assert!(matches!(adopt(&store, &pieces(0..3)), Err(Error::Exists(_))));
-    let used = store.statistics().used;
-    drop((content, store));
-    let store = open(folder.path());
-    assert_eq!((store.report().damage.len(), store.list().unwrap()[0].complete), (0, 3));
-    assert_eq!(store.statistics().used, used);
-    assert!(store.delete(&HASH).unwrap() && store.statistics().used == 0);
-    let names = std::fs::read_dir(&pair_folder).unwrap().map(|entry| entry.unwrap().file_name());
-    assert_eq!(names.collect::<Vec<_>>(), ["mine"]);
-}
-
 /// Takes up the pair, of which files with a right piece have the content.
 fn adopt(store: &FileStore, right: &PieceBits) -> Result<Option<Vec<PathBuf>>> {
     let NewTorrent { geometry, files, .. } = pair();
@@ -72,6 +45,7 @@ fn a_part_of_a_torrent_is_adopted_and_other_files_get_other_names() {
     for (a, b, right, complete, renamed) in [
         (whole, Some(whole), vec![0], vec![0], true),
         (whole, Some(whole), vec![0, 1], vec![0, 1], false),
+        (whole, Some(whole), vec![0, 1, 2], vec![0, 1, 2], false),
         (whole, None, vec![0], vec![0], false),
         (PIECE as usize, None, vec![0], vec![0], false),
         (whole, Some(half), vec![0, 1], vec![0, 1], false),
@@ -83,17 +57,22 @@ fn a_part_of_a_torrent_is_adopted_and_other_files_get_other_names() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let paths = pair_in(folder.path(), [Some(a), b]);
+        std::fs::write(folder.path().join("pair/mine"), "mine").unwrap();
         let store = open(folder.path());
         let case = format!("{a} {b:?} {right:?}");
         let found = folder.path().canonicalize().unwrap().join("pair/b.found");
-        let aside = adopt(&store, &pieces(right)).unwrap().unwrap();
+        let right = pieces(right);
+        let aside = adopt(&store, &right).unwrap().unwrap();
         assert_eq!(aside, Vec::from_iter(renamed.then(|| found.clone())), "{case}");
-        let lengths = paths.map(|path| std::fs::metadata(path).unwrap().len());
+        assert!(matches!(adopt(&store, &right), Err(Error::Exists(_))), "{case}");
+        assert_eq!(store.torrent_at("Pair"), Some(HASH), "{case}");
+        let lengths = paths.each_ref().map(|path| std::fs::metadata(path).unwrap().len());
         assert_eq!(lengths, [whole as u64; 2], "{case}");
         assert_eq!(std::fs::read(&found).ok().map(|bytes| bytes.len()), b.filter(|_| renamed), "{case}");
         let content = store.open(&HASH).unwrap();
         assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), complete, "{case}");
         assert_eq!(on_disk(folder.path()), complete, "{case}");
+        assert!(matches!(content.write(0, &[1]), Err(Error::Complete { piece: 0 })), "{case}");
         for piece in 0..3 {
             let is_right = content.read_piece(piece).is_ok_and(|bytes| bytes == [1; PIECE as usize]);
             assert_eq!(is_right, complete.contains(&piece), "{case}");
@@ -108,6 +87,8 @@ fn a_part_of_a_torrent_is_adopted_and_other_files_get_other_names() {
         assert_eq!(store.statistics().used, used, "{case}");
         assert!(store.delete(&HASH).unwrap());
         assert_eq!(store.statistics().used, 0, "{case}");
+        assert_eq!(paths.map(|path| path.exists()), [false; 2], "{case}");
+        assert!(folder.path().join("pair/mine").exists(), "{case}");
     }
 }
 
