@@ -40,28 +40,6 @@ fn sends(fetch: &mut Fetch, peer: u32, nth: u32, info: &[u8]) -> Result<Fetched<
 }
 
 #[test]
-fn many_peers_are_asked_for_a_piece_each_and_together_they_make_the_whole() {
-    let info = dictionary(10 * METADATA_PIECE as usize - 5);
-    let (mut fetch, now) = (fetch(&info), Instant::now());
-    assert_eq!(requests(&mut fetch, 1, now), [], "it has not said that it has it");
-    (1..4).for_each(|peer| fetch.offered(peer, info.len() as u32).unwrap());
-    let all = [requests(&mut fetch, 1, now), requests(&mut fetch, 2, now), requests(&mut fetch, 3, now)];
-    assert_eq!(all, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
-    for (peer, pieces) in (1..).zip(&all) {
-        for nth in pieces.iter().rev() {
-            let fetched = sends(&mut fetch, peer, *nth, &info).unwrap();
-            let last = (peer, *nth) == (3, 8);
-            assert_eq!(
-                fetched,
-                if last { Fetched::Whole { info: info.clone(), liars: vec![] } } else { Fetched::Part }
-            );
-            assert_eq!(sends(&mut fetch, peer, *nth, &info), Err(MetadataFault::NotAsked));
-        }
-    }
-    assert_eq!(requests(&mut fetch, 1, now), [], "there is nothing more to ask for");
-}
-
-#[test]
 fn hashes_of_v1_of_v2_and_of_hybrids_must_all_be_those_of_the_whole() {
     // The SHA-1 and the SHA-256 of a real dictionary are known from elsewhere.
     let info = b"d6:lengthi5e4:name5:hello12:piece lengthi16384e6:pieces20:\xaa\xf4\xc6\x1d\xdc\xc5\xe8\xa2\xda\xbe\xde\x0f\x3b\x48\x2c\xd9\xae\xa9\x43\x4de";
@@ -149,6 +127,7 @@ fn the_size_that_most_claim_is_fetched_and_none_that_is_too_long() {
     for size in [0, LONGEST + 1, u32::MAX] {
         assert_eq!(fetch.offered(9, size), Err(MetadataFault::Size));
     }
+    assert_eq!(requests(&mut fetch, 9, now), [], "it has not said that it has it");
     fetch.offered(1, 900_000).unwrap();
     assert_eq!(requests(&mut fetch, 1, now), [0, 1, 2, 3]);
     fetch.offered(2, 100_000).unwrap();
@@ -186,6 +165,7 @@ fn a_slow_or_rejecting_peer_pauses_and_others_get_its_requests() {
     assert_eq!(requests(&mut fetch, 1, after(15)), [], "it has enough to send");
     assert_eq!(sends(&mut fetch, 1, 0, &info), Ok(Fetched::Part), "late, but of use");
     assert_eq!(sends(&mut fetch, 3, 0, &info), Ok(Fetched::Part));
+    assert_eq!(sends(&mut fetch, 3, 0, &info), Err(MetadataFault::NotAsked));
     assert_eq!(requests(&mut fetch, 3, after(15)), [3]);
     assert_eq!(requests(&mut fetch, 2, after(17)), [], "the other piece that it was asked for has not come");
     for nth in [4, 1, 2, 3] {
@@ -194,6 +174,7 @@ fn a_slow_or_rejecting_peer_pauses_and_others_get_its_requests() {
     let whole = sends(&mut fetch, 2, 5, &info);
     assert_eq!(whole, Ok(Fetched::Whole { info: info.clone(), liars: vec![] }));
     assert_eq!(sends(&mut fetch, 1, 1, &info), Ok(Fetched::Part), "late is no fault");
+    assert_eq!(requests(&mut fetch, 3, after(17)), [], "there is nothing more to ask for");
 }
 
 #[test]
