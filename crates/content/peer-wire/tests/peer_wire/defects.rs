@@ -348,60 +348,42 @@ fn something_else_than_a_handshake_is_known_by_its_first_wrong_byte() {
 
 #[test]
 fn every_wrong_extended_message_says_which_field_and_why() {
+    use Extension::{DontHave, Handshake, Holepunch, Metadata, Pex, UploadOnly};
     let id = |extension| ExtensionIds::ALL.id(extension).unwrap();
+    let length = "ut_metadata: there are more or fewer bytes than the piece has in total_size";
     for (extension, payload, message) in [
-        (Extension::Handshake, &b"le"[..], "extended handshake: it is no dictionary"),
-        (Extension::Handshake, b"d1:m1:xe", "extended handshake: m is no dictionary"),
-        (
-            Extension::Handshake,
-            b"d1:md6:ut_pexi256eee",
-            "extended handshake: an id in m is no number from 0 to 255",
-        ),
-        (Extension::Handshake, b"d1:pi65536ee", "extended handshake: p is no port"),
-        (
-            Extension::Handshake,
-            b"d13:metadata_sizei-1ee",
-            "extended handshake: metadata_size is no number of 32 bits",
-        ),
-        (Extension::Handshake, b"d6:yourip5:abcdee", "extended handshake: yourip has 4 or 16 bytes"),
-        (Extension::Handshake, b"d4:ipv43:abce", "extended handshake: ipv4 has 4 bytes"),
-        (Extension::Handshake, b"d", "not bencoded: an early end at byte 1"),
-        (Extension::Metadata, b"d5:piecei0ee", "ut_metadata: msg_type is missing"),
-        (Extension::Metadata, b"d8:msg_typei0ee", "ut_metadata: piece is missing"),
-        (Extension::Metadata, b"d8:msg_typei1e5:piecei0eex", "ut_metadata: total_size is missing"),
-        (
-            Extension::Metadata,
-            b"d8:msg_typei1e5:piecei0e10:total_sizei4eexyz",
-            "ut_metadata: there are more or fewer bytes than the piece has in total_size",
-        ),
-        (
-            Extension::Metadata,
-            b"d8:msg_typei1e5:piecei1e10:total_sizei4eexyz",
-            "ut_metadata: there are more or fewer bytes than the piece has in total_size",
-        ),
-        (Extension::Metadata, b"d8:msg_typei0e5:piecei-1ee", "ut_metadata: piece is no number of 32 bits"),
-        (Extension::Pex, b"d5:added5:abcdee", "ut_pex: added and dropped have 6 bytes per peer"),
-        (Extension::Pex, b"d6:added6i1ee", "ut_pex: a list of peers is no byte string"),
-        (
-            Extension::Pex,
-            b"d5:added6:abcdef7:added.f2:xxe",
-            "ut_pex: added.f and added6.f have a byte a peer",
-        ),
-        (Extension::DontHave, b"\0\0\0", "lt_donthave: the piece has 4 bytes"),
-        (Extension::UploadOnly, b"", "upload_only: the flag has 1 byte"),
-        (Extension::Holepunch, b"\0", "ut_holepunch: msg_type and addr_type are missing"),
-        (Extension::Holepunch, b"\0\x02", "ut_holepunch: addr_type is 0 or 1"),
-        (Extension::Holepunch, b"\0\0abc", "ut_holepunch: addr is too short"),
-        (Extension::Holepunch, b"\0\0abcdp", "ut_holepunch: port is missing"),
-        (Extension::Holepunch, b"\0\0abcd\0\0", "port 0 is not an endpoint that a peer can connect to"),
-        (Extension::Holepunch, b"\x02\0abcdpp", "ut_holepunch: err_code has 4 bytes and ends the message"),
-        (Extension::Holepunch, b"\x03\0abcdpp\0\0\0\0", "ut_holepunch: msg_type is 0, 1 or 2"),
+        (Handshake, &b"le"[..], "extended handshake: it is no dictionary"),
+        (Handshake, b"d1:m1:xe", "extended handshake: m is no dictionary"),
+        (Handshake, b"d1:md6:ut_pexi256eee", "extended handshake: an id in m is no number from 0 to 255"),
+        (Handshake, b"d1:pi65536ee", "extended handshake: p is no port"),
+        (Handshake, b"d13:metadata_sizei-1ee", "extended handshake: metadata_size is no number of 32 bits"),
+        (Handshake, b"d6:yourip5:abcdee", "extended handshake: yourip has 4 or 16 bytes"),
+        (Handshake, b"d4:ipv43:abce", "extended handshake: ipv4 has 4 bytes"),
+        (Handshake, b"d", "not bencoded: an early end at byte 1"),
+        (Metadata, b"d5:piecei0ee", "ut_metadata: msg_type is missing"),
+        (Metadata, b"d8:msg_typei0ee", "ut_metadata: piece is missing"),
+        (Metadata, b"d8:msg_typei1e5:piecei0eex", "ut_metadata: total_size is missing"),
+        (Metadata, b"d8:msg_typei1e5:piecei0e10:total_sizei4eexyz", length),
+        (Metadata, b"d8:msg_typei1e5:piecei1e10:total_sizei4eexyz", length),
+        (Metadata, b"d8:msg_typei0e5:piecei-1ee", "ut_metadata: piece is no number of 32 bits"),
+        (Pex, b"d5:added5:abcdee", "ut_pex: added and dropped have 6 bytes per peer"),
+        (Pex, b"d6:added6i1ee", "ut_pex: a list of peers is no byte string"),
+        (Pex, b"d5:added6:abcdef7:added.f2:xxe", "ut_pex: added.f and added6.f have a byte a peer"),
+        (DontHave, b"\0\0\0", "lt_donthave: the piece has 4 bytes"),
+        (UploadOnly, b"", "upload_only: the flag has 1 byte"),
+        (Holepunch, b"\0", "ut_holepunch: msg_type and addr_type are missing"),
+        (Holepunch, b"\0\x02", "ut_holepunch: addr_type is 0 or 1"),
+        (Holepunch, b"\0\0abc", "ut_holepunch: addr is too short"),
+        (Holepunch, b"\0\0abcdp", "ut_holepunch: port is missing"),
+        (Holepunch, b"\0\0abcd\0\0", "port 0 is not an endpoint that a peer can connect to"),
+        (Holepunch, b"\x02\0abcdpp", "ut_holepunch: err_code has 4 bytes and ends the message"),
+        (Holepunch, b"\x03\0abcdpp\0\0\0\0", "ut_holepunch: msg_type is 0, 1 or 2"),
     ] {
         let wrong = Extended { id: id(extension), payload }.read(&ExtensionIds::ALL).expect_err(message);
         assert_eq!(wrong.to_string(), message);
     }
     // An unknown kind is no error (BEP 9).
-    let unknown = Extended { id: id(Extension::Metadata), payload: b"d8:msg_typei9e5:piecei3eex" };
+    let unknown = Extended { id: id(Metadata), payload: b"d8:msg_typei9e5:piecei3eex" };
     let expected = ExtendedMessage::Metadata(MetadataMessage::Unknown { kind: 9, piece: 3 });
     assert_eq!(unknown.read(&ExtensionIds::ALL), Ok(expected));
 }

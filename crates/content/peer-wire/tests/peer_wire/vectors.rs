@@ -64,19 +64,12 @@ fn unhex(hex: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_message_is_written_as_the_beps_have_it() {
+fn every_message_is_written_and_read_as_the_beps_have_it_and_nothing_behind_it() {
     for (message, hex) in vectors() {
-        let (mut out, expected) = (b"before".to_vec(), unhex(hex));
+        let (mut out, frame) = (b"before".to_vec(), unhex(hex));
         message.encode(&mut out);
-        assert_eq!(out[6..], expected, "{message:?}");
-        assert_eq!(message.encoded_len(), expected.len(), "{message:?}");
-    }
-}
-
-#[test]
-fn every_message_is_read_as_the_beps_have_it_and_nothing_behind_it() {
-    for (message, hex) in vectors() {
-        let frame = unhex(hex);
+        assert_eq!(out[6..], frame, "{message:?}");
+        assert_eq!(message.encoded_len(), frame.len(), "{message:?}");
         let bytes = [&frame[..], b"behind"].concat();
         let mut rest = &bytes[..];
         assert_eq!(Limits::new().decode(&mut rest), Ok(Some(message)));
@@ -146,6 +139,7 @@ pub(crate) fn extended() -> Vec<(ExtendedMessage<'static>, u8, &'static [u8])> {
     pex.added = &[[10, 0, 0, 1, 0x1a, 0xe1], [10, 0, 0, 2, 0x1a, 0xe2]];
     pex.added_flags = &[0x12, 0x00];
     pex.dropped6 = &[[7; 18]];
+    let (metadata, punch) = (ExtendedMessage::Metadata, ExtendedMessage::Holepunch);
     let (v4, v6) = ("192.0.2.7:6881".parse().unwrap(), "[2001:db8::7]:6882".parse().unwrap());
     vec![
         (
@@ -157,22 +151,14 @@ pub(crate) fn extended() -> Vec<(ExtendedMessage<'static>, u8, &'static [u8])> {
         ),
         (ExtendedMessage::Handshake(ExtendedHandshake::new(ExtensionIds::NONE)), 0, b"d1:mdee"),
         // The examples of BEP 9.
+        (metadata(MetadataMessage::Request { piece: 0 }), 4, b"d8:msg_typei0e5:piecei0ee"),
         (
-            ExtendedMessage::Metadata(MetadataMessage::Request { piece: 0 }),
-            4,
-            b"d8:msg_typei0e5:piecei0ee",
-        ),
-        (
-            ExtendedMessage::Metadata(MetadataMessage::Data { piece: 1, total_size: 16387, data: b"xyz" }),
+            metadata(MetadataMessage::Data { piece: 1, total_size: 16387, data: b"xyz" }),
             4,
             b"d8:msg_typei1e5:piecei1e10:total_sizei16387eexyz",
         ),
-        (ExtendedMessage::Metadata(MetadataMessage::Reject { piece: 0 }), 4, b"d8:msg_typei2e5:piecei0ee"),
-        (
-            ExtendedMessage::Metadata(MetadataMessage::Unknown { kind: 7, piece: 2 }),
-            4,
-            b"d8:msg_typei7e5:piecei2ee",
-        ),
+        (metadata(MetadataMessage::Reject { piece: 0 }), 4, b"d8:msg_typei2e5:piecei0ee"),
+        (metadata(MetadataMessage::Unknown { kind: 7, piece: 2 }), 4, b"d8:msg_typei7e5:piecei2ee"),
         (
             ExtendedMessage::Pex(pex),
             5,
@@ -182,18 +168,14 @@ pub(crate) fn extended() -> Vec<(ExtendedMessage<'static>, u8, &'static [u8])> {
         (ExtendedMessage::DontHave(PIECE), 1, b"\x00\x00\x01\x02"),
         (ExtendedMessage::UploadOnly(true), 2, b"\x01"),
         (ExtendedMessage::UploadOnly(false), 2, b"\x00"),
+        (punch(Holepunch::Rendezvous(v4)), 3, b"\x00\x00\xc0\x00\x02\x07\x1a\xe1\x00\x00\x00\x00"),
         (
-            ExtendedMessage::Holepunch(Holepunch::Rendezvous(v4)),
-            3,
-            b"\x00\x00\xc0\x00\x02\x07\x1a\xe1\x00\x00\x00\x00",
-        ),
-        (
-            ExtendedMessage::Holepunch(Holepunch::Connect(v6)),
+            punch(Holepunch::Connect(v6)),
             3,
             b"\x01\x01\x20\x01\x0d\xb8\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x07\x1a\xe2\x00\x00\x00\x00",
         ),
         (
-            ExtendedMessage::Holepunch(Holepunch::Error(v4, HolepunchError::NOT_CONNECTED)),
+            punch(Holepunch::Error(v4, HolepunchError::NOT_CONNECTED)),
             3,
             b"\x02\x00\xc0\x00\x02\x07\x1a\xe1\x00\x00\x00\x02",
         ),
