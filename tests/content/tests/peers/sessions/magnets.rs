@@ -390,41 +390,37 @@ async fn peers_that_send_another_info_dictionary_are_found_and_the_right_one_is_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_single_peer_that_sends_another_info_dictionary_is_banned() {
-    let (metainfo, _, _) = torrent(Format::V1, false);
-    is_banned(&metainfo, vec![7; metainfo.info().encoded().len()]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_sends_wrong_hashes_of_pieces_is_banned() {
-    let (metainfo, _, _) = torrent(Format::V2, false);
-    is_banned(&metainfo, metainfo.info().encoded().to_vec()).await;
-}
-
-/// Learns a torrent from one peer alone, which sends `sent` as its info dictionary.
-async fn is_banned(metainfo: &Metainfo, sent: Vec<u8>) {
-    let (name, size) = (metainfo.info().info_hash(), metainfo.info().encoded().len() as u32);
-    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 4, 1], 0))).await.unwrap();
-    let fetcher = start(68, empty()).await;
-    let (v1, at) = (metainfo.info().has_v1(), listener.local_addr().unwrap());
-    let link = link(metainfo, v1, !v1, at);
-    let lies = tokio::spawn(offers(listener, 1, name, size, Some((size, sent))));
-    let banned = async {
-        loop {
-            sleep(Duration::from_millis(50)).await;
-            let banned = fetcher.torrent(&name).map_or_else(Vec::new, |torrent| torrent.status().banned);
-            if !banned.is_empty() {
-                return banned;
-            }
+async fn a_single_peer_that_sends_another_info_dictionary_or_wrong_hashes_of_pieces_is_banned() {
+    for format in [Format::V1, Format::V2] {
+        let (metainfo, info, _) = torrent(format, false);
+        let (name, mut sent) = (info.info_hash(), info.encoded().to_vec());
+        if info.has_v1() {
+            // That of v2 is right, and the hashes are not.
+            sent.fill(7);
         }
-    };
-    let banned = tokio::select! {
-        learnt = fetcher.learn(&link) => panic!("{learnt:?}"),
-        banned = timeout(A_MINUTE, banned) => banned.expect("in time"),
-    };
-    assert!(banned.len() == 1 && banned[0].0 == at, "{banned:?}");
-    lies.abort();
-    fetcher.stop().await.unwrap();
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 4, 1], 0))).await.unwrap();
+        let fetcher = start(68, empty()).await;
+        let at = listener.local_addr().unwrap();
+        let link = link(&metainfo, info.has_v1(), !info.has_v1(), at);
+        let size = sent.len() as u32;
+        let lies = tokio::spawn(offers(listener, 1, name, size, Some((size, sent))));
+        let banned = async {
+            loop {
+                sleep(Duration::from_millis(50)).await;
+                let banned = fetcher.torrent(&name).map_or_else(Vec::new, |torrent| torrent.status().banned);
+                if !banned.is_empty() {
+                    return banned;
+                }
+            }
+        };
+        let banned = tokio::select! {
+            learnt = fetcher.learn(&link) => panic!("{learnt:?}"),
+            banned = timeout(A_MINUTE, banned) => banned.expect("in time"),
+        };
+        assert!(banned.len() == 1 && banned[0].0 == at, "{banned:?}");
+        lies.abort();
+        fetcher.stop().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -263,16 +263,6 @@ async fn torrents_without_peers_to_call_leave_connections_to_the_others() {
     seeder.stop().await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_stops_without_waiting_for_peers() {
-    let (seeder, _seeds) = session(52, &store(0..32)).await;
-    let silent = tokio::net::TcpStream::connect(seeder.addresses()[0]).await.unwrap();
-    // It was accepted before a later one.
-    let _later = hostile::Stranger::call(&seeder, 53, &[]).await;
-    timeout(A_MINUTE, seeder.stop()).await.expect("in time").unwrap();
-    drop(silent);
-}
-
 /// A torrent of zeroes.
 pub(crate) fn zeroes(name: &str, pieces: usize, piece_length: usize) -> Arc<Info> {
     let (length, named, hashes) = (pieces * piece_length, name.len(), 20 * pieces);

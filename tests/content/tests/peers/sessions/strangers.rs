@@ -45,7 +45,7 @@ async fn callers_that_say_nothing_make_no_other_wait() {
         silent.push(caller([127, 0, 40 + (n % 60) as u8, 1], seeder.addresses()[0]).await);
     }
     assert_serves(&seeder, 145).await;
-    seeder.stop().await.unwrap();
+    timeout(A_MINUTE, seeder.stop()).await.expect("without waiting for them").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
