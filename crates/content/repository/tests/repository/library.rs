@@ -186,22 +186,6 @@ fn a_torrent_without_a_durable_label_is_described_by_its_file() {
 }
 
 #[test]
-fn a_store_that_is_moved_without_its_folder_has_names_and_no_torrent_files() {
-    let medium = Medium::new();
-    let library = medium.open();
-    let torrents = add(&library, 2);
-    library.store().flush().unwrap();
-    fs::remove_dir_all(medium.folder()).unwrap();
-    assert_eq!(library.kept().unwrap(), HashSet::new());
-    for info_hash in &torrents {
-        assert!(library.description(info_hash).unwrap().is_some());
-        assert!(library.metainfo(info_hash).unwrap().is_none() && !library.is_damaged(info_hash).unwrap());
-    }
-    assert_eq!(add(&library, 2), torrents);
-    assert!(torrents.iter().all(|info_hash| library.metainfo(info_hash).unwrap().is_some()));
-}
-
-#[test]
 fn a_file_that_is_not_the_torrents_is_damaged_and_is_replaced() {
     let medium = Medium::new();
     let library = medium.open();
