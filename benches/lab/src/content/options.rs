@@ -168,21 +168,3 @@ impl StoreSetup {
 fn bytes<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
     programs::bytes(text)?.get().try_into().map_err(|_| "the number is too large".into())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_have_units() {
-        for (text, number) in
-            [("1GB", 1_000_000_000), ("4MiB", 4 << 20), ("65536", 65536), ("1500kB", 1_500_000)]
-        {
-            assert_eq!(bytes(text), Ok(number), "{text}");
-        }
-        for text in ["", "GB", "-1MB"] {
-            assert!(bytes::<u64>(text).is_err(), "{text}");
-        }
-        assert!(bytes::<u32>("4GiB").is_err());
-    }
-}
