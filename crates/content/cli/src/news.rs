@@ -17,7 +17,6 @@ use swarmkeep_peer::{
 
 use crate::store::counted;
 
-/// The state of each torrent at the last look.
 #[derive(Debug, Default)]
 pub(crate) struct News(BTreeMap<InfoHash, LastState>);
 

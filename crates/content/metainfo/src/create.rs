@@ -213,7 +213,6 @@ impl Creation {
         file.length().div_ceil(self.piece_length.into())
     }
 
-    /// Levels of the tree of a whole piece.
     const fn piece_levels(&self) -> u32 {
         hash_tree::levels((self.piece_length / BLOCK) as u64)
     }

@@ -21,7 +21,6 @@ impl HashTree {
         Self { roots: Vec::new(), leaves: 0, missing }
     }
 
-    /// The next leaf.
     pub(super) fn push(&mut self, leaf: Hash) {
         let full = self.leaves.trailing_ones();
         let root = (0..full).fold(leaf, |root, _| {

@@ -304,7 +304,6 @@ pub(super) fn check_length(files: &FileList) -> Result<(), Error> {
     }
 }
 
-/// Whether pieces may have this length.
 pub(super) fn check_piece_length(length: u32, v2: bool) -> Result<(), Error> {
     let wrong = |what| Err(Error::Field { key: "piece length", what });
     if !(1..=LONGEST_PIECE).contains(&length) {

@@ -115,7 +115,6 @@ impl Blocks {
         self.in_block = 0;
     }
 
-    /// The root of the tree.
     pub(super) fn root(mut self) -> Hash {
         if self.in_block > 0 {
             self.end_block();

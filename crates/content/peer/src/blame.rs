@@ -112,7 +112,6 @@ impl Offences {
         }
     }
 
-    /// The pieces that `endpoint` had wrong.
     pub(crate) fn wrong_pieces(&self, endpoint: SocketAddr) -> Vec<u32> {
         let offences = self.0.get(&network(endpoint.ip())).into_iter().flatten();
         offences.filter(|(from, _)| *from == endpoint).filter_map(|(_, piece)| *piece).collect()

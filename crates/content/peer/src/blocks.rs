@@ -69,7 +69,6 @@ impl Batch {
         (!blocks.is_empty()).then(|| Self { blocks, memory: memory.take() })
     }
 
-    /// Bytes of its blocks.
     pub(crate) fn bytes(&self) -> usize {
         self.blocks.iter().map(|block| block.length as usize).sum()
     }

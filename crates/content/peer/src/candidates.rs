@@ -23,7 +23,6 @@ pub(crate) struct Candidates {
     turn: u64,
 }
 
-/// The source of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// The user. These addresses are always tried.

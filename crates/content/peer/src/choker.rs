@@ -40,7 +40,6 @@ struct PeerHistory {
 
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
-    /// The peers that are unchoked from now on.
     pub(crate) unchoked: Vec<PeerKey>,
     /// Peers that keep slots from others, and request nothing: at most as many as wait.
     pub(crate) idle: Vec<PeerKey>,

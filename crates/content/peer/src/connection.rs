@@ -139,7 +139,6 @@ struct Connection {
     fast: bool,
     extended: bool,
     theirs: ExtensionIds,
-    /// The most requests that it queues.
     most_requests: usize,
     /// The pieces that the peer sends while it chokes.
     allowed: Vec<u32>,
@@ -158,7 +157,6 @@ struct Connection {
     requested: VecDeque<(Block, Instant)>,
     /// The latest requested blocks that the peer need not send any more.
     late: VecDeque<Block>,
-    /// When a block came last.
     last_block: Instant,
     /// For how long requests were open since then.
     fruitless: Duration,

@@ -15,7 +15,6 @@ pub(crate) struct PeerExchange {
     next: Option<Instant>,
 }
 
-/// The lists of a message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct PexLists {
     added: Vec<[u8; 6]>,

@@ -178,7 +178,6 @@ impl Picker {
         self.waiting.len() == 0 && self.begun.is_empty()
     }
 
-    /// A peer has a piece.
     pub(crate) fn gained(&mut self, piece: u32, rng: &mut impl Rng) {
         self.waiting.gained(piece, rng);
     }

@@ -319,7 +319,6 @@ impl Torrent {
         self.state.lock().have.contains(piece)
     }
 
-    /// Adds addresses of peers that were found.
     pub(crate) fn found(&self, source: candidates::Source, addresses: impl IntoIterator<Item = SocketAddr>) {
         let (mut state, now) = (self.state.lock(), Instant::now());
         addresses.into_iter().for_each(|address| state.candidates.add(address, source, now));

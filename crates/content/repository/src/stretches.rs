@@ -60,7 +60,6 @@ impl Stretches {
         self.map().range(..=at).next_back().map(|(_, &to)| to).filter(|&to| to > at)
     }
 
-    /// Whether any of a range is in it.
     pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
         !range.is_empty()
             && self.map().range(..range.end).next_back().is_some_and(|(_, &to)| to > range.start)

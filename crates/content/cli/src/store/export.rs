@@ -63,7 +63,6 @@ struct Exported {
     pieces: u32,
     /// Pieces that were there already.
     kept: u32,
-    /// Pieces that were written.
     written: u32,
     /// Pieces that the store does not have.
     missing: Vec<u32>,

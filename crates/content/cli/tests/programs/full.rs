@@ -14,7 +14,6 @@ use swarmkeep_store_tests::{
 
 use crate::common::{Ended, Folder, done, ended, seedkeep};
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [MOUNT]:

@@ -24,7 +24,6 @@ use swarmkeep_store_tests::{
 
 use crate::common::{Ended, Folder, done, ended, seedkeep};
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [FUSE]:
@@ -63,7 +62,6 @@ fn image(folder: &Path, names: &[&str], skipped: impl Fn(&str, u32) -> bool) {
     library.store().flush().unwrap();
 }
 
-/// A mounted store.
 struct Mounted {
     process: Child,
     at: PathBuf,

@@ -11,7 +11,6 @@ use swarmkeep_store_tests::{
 
 use crate::common::{Ended, FORMATS, Folder, done, ended, read, scratch, seedkeep};
 
-/// The tests of this module.
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [ARIA2]: aria2_reads_ours;

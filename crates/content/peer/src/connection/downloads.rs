@@ -32,7 +32,6 @@ const REFUSED: usize = 1024;
 const UNASKED: u64 = 4 << 20;
 
 impl Connection {
-    /// A block was received.
     pub(super) fn receive_block(&mut self, piece: swarmkeep_peer_wire::Piece<'_>) -> Result<(), EndReason> {
         let block = piece.block();
         if !self.take_request(block) && !self.take_late(block) {
@@ -55,7 +54,6 @@ impl Connection {
         Ok(())
     }
 
-    /// A request was rejected.
     pub(super) fn rejected(&mut self, block: Block) {
         // Cancelled requests are rejected, too.
         if self.take_late(block) || !self.take_request(block) {

@@ -29,7 +29,6 @@ impl Connection {
         }
     }
 
-    /// Requests the metadata of a magnet link.
     pub(super) fn request_metadata(&mut self) -> Result<(), EndReason> {
         let (torrent, now) = (Arc::clone(&self.torrent), Instant::now());
         let mut learning = torrent.learning.lock();
@@ -63,7 +62,6 @@ impl Connection {
         }
     }
 
-    /// Sends the list of the other peers.
     pub(super) fn send_peers(&mut self, now: Instant) -> Result<(), EndReason> {
         let public = self.torrent.ready().is_some_and(|ready| !ready.info.is_private());
         if !public || self.theirs.id(Extension::Pex).is_none() || !self.exchange.is_due(now) {

@@ -101,7 +101,6 @@ impl Connection {
         if self.fast { self.send(&Message::Reject(block)) } else { Ok(()) }
     }
 
-    /// A block was requested.
     pub(super) fn receive_request(&mut self, block: Block) -> Result<(), EndReason> {
         let here = self.early.is_none() && self.torrent.has(block.piece.0);
         if !self.unchoked || !here || self.unanswered.len() >= REQUESTS {

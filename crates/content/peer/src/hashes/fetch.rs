@@ -276,7 +276,6 @@ fn chunks(tree: &MerkleTree<'_>) -> u32 {
     (tree.pieces().len() as u32).div_ceil(HashRange::MOST)
 }
 
-/// The pieces of a chunk.
 fn pieces(tree: &MerkleTree<'_>, chunk: u32) -> Range<u32> {
     let Range { start, end } = tree.pieces();
     let first = start + chunk * HashRange::MOST;

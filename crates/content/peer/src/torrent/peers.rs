@@ -164,7 +164,6 @@ impl Torrent {
         Ok(())
     }
 
-    /// A peer has sent hashes of pieces.
     pub(crate) fn hashes(&self, peer: &Peer, hashes: &Hashes<'_>) -> Result<(), HashFault> {
         let taken = match &mut *self.learning.lock() {
             Some(learning) => learning.hashes(peer.key, hashes),
@@ -205,7 +204,6 @@ impl Torrent {
         entry.has = PeerPieces::Some(bits);
     }
 
-    /// A peer has another piece.
     pub(crate) fn peer_gained(&self, peer: &Peer, piece: u32) {
         let mut state = self.state.lock();
         let TorrentState { peers, picker: Some(picker), have, .. } = &mut *state else { return };

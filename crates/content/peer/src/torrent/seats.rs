@@ -107,7 +107,6 @@ impl Torrent {
         self.state.lock().most_dispensable(ip, now, |seat| seat.outgoing == outgoing)
     }
 
-    /// Ends a connection.
     pub(crate) fn end(&self, key: PeerKey) -> Option<Permit> {
         self.state.lock().end(key)
     }

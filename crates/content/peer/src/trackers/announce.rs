@@ -32,7 +32,6 @@ pub struct Progress {
     pub left: u64,
 }
 
-/// One announce.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Announce<'a> {
     pub(super) identity: Identity,
@@ -45,7 +44,6 @@ pub(super) struct Announce<'a> {
     pub(super) tracker_id: Option<&'a [u8]>,
 }
 
-/// The answer of a tracker.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) latest: LatestAnswer,

@@ -56,7 +56,6 @@ pub(super) struct HttpClient {
 /// The server of a connection. The name matters to TLS.
 type Origin = (Scheme, String, SocketAddr);
 
-/// The state of a server.
 #[derive(Debug)]
 struct Server {
     queue: TurnQueue,

@@ -162,7 +162,6 @@ impl TrackerUrl {
         ["announce", "announce.php", "scrape"].contains(&last)
     }
 
-    /// The query, if there is one.
     pub(super) fn query(&self) -> Option<&str> {
         self.target.split_once('?').map(|(_, query)| query)
     }

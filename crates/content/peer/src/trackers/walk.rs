@@ -298,7 +298,6 @@ mod tests {
             self.walk.step(self.now, self.is_leecher)
         }
 
-        /// All announces that are due now.
         fn due(&mut self) -> Vec<(usize, AnnounceEvent)> {
             std::iter::from_fn(|| match self.step() {
                 NextStep::Ask(tracker, event) => Some((tracker, event)),

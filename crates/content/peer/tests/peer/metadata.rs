@@ -30,7 +30,6 @@ fn piece(info: &[u8], nth: u32) -> &[u8] {
     &info[begin..info.len().min(begin + METADATA_PIECE as usize)]
 }
 
-/// All requests to a peer now.
 fn requests(fetch: &mut Fetch, peer: u32, now: Instant) -> Vec<u32> {
     std::iter::from_fn(|| fetch.request(peer, now)).collect()
 }

@@ -19,7 +19,6 @@ pub(super) const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 14..=26;
 pub(super) enum BootRefusal {
     /// The device has none that can be used.
     Because(String),
-    /// The device has no root.
     Rootless(&'static str),
     /// The device could not be written to.
     Error(Error),

@@ -81,12 +81,10 @@ fn checksum(owner: u64, index: u64, payload: &[u8; PAYLOAD]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&place), payload)
 }
 
-/// The logical sectors of a run of sectors.
 pub(super) fn logical(sectors: &[Sector]) -> &[LogicalSector] {
     <[LogicalSector]>::ref_from_bytes(sectors.as_bytes()).expect("a sector is eight logical ones")
 }
 
-/// As [`logical`], mutable.
 #[cfg(feature = "mutants")]
 pub(super) fn logical_mut(sectors: &mut [Sector]) -> &mut [LogicalSector] {
     <[LogicalSector]>::mut_from_bytes(sectors.as_mut_bytes()).expect("a sector is eight logical ones")
@@ -384,7 +382,6 @@ impl Slot {
 /// each piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Blocks of the torrent.
     pub(super) blocks: u32,
     /// Logical sectors of the body.
     pub(super) body: u64,

@@ -357,7 +357,6 @@ fn default_block_size(bytes: u64) -> u32 {
     1 << fitting.clamp(*BLOCK_SHIFTS.start(), 22)
 }
 
-/// Blocks of a copy of the root that can name `torrents` torrents.
 fn root_blocks(torrents: u32, shift: u8) -> u32 {
     let sectors = u64::from(torrents).div_ceil((ENTRIES * LOGICAL_PER_SECTOR) as u64) + HEAD;
     (sectors.div_ceil(1 << (shift - 12)) as u32).max(1)

@@ -39,7 +39,6 @@ pub enum Mutant {
     AnyInode,
 }
 
-/// Which mutant a store is, if any.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mutation(#[cfg(feature = "mutants")] pub(super) Option<Mutant>);
 

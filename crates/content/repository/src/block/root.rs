@@ -131,7 +131,6 @@ impl Root {
         self.seal(sector);
     }
 
-    /// The entry at a place.
     pub(super) fn get(&self, at: u32) -> RootEntry {
         self.entries[at as usize]
     }
@@ -263,7 +262,6 @@ pub(super) fn checksum_of(checksums: &[U32]) -> u32 {
     crc32c::crc32c(checksums.as_bytes())
 }
 
-/// The first sector of a copy.
 pub(super) fn first_sector(header: &RootHeader) -> u64 {
     u64::from(header.copy) << (header.block_shift - 12)
 }

@@ -390,7 +390,6 @@ impl Store {
     }
 }
 
-/// The content of a sector to write.
 enum SectorContent {
     /// I-nodes.
     Slab,

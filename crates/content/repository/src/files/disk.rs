@@ -20,35 +20,26 @@ pub(super) enum DiskStep {
     Lock,
     /// Writes to a file of a torrent.
     Write(usize),
-    /// Flushes it.
     Flush(usize),
-    /// Removes it.
     Remove(usize),
-    /// Writes have-bits.
     WriteBits,
-    /// Flushes them.
     FlushBits,
-    /// Writes a new state.
     WriteState,
-    /// Flushes it, before it has its name.
+    /// Flushes a state, before it has its name.
     FlushState,
-    /// Flushes the name.
+    /// Flushes the name of a state.
     SyncState,
     /// Flushes a new file, which has its final length then.
     FlushMade,
     /// Flushes the names of new files, below `making`.
     SyncMade,
-    /// Flushes the names in `making`.
     SyncMaking,
-    /// Flushes that they are in their place.
+    /// Flushes that new files are in their place.
     SyncPlaced,
-    /// Flushes that a torrent is deleted.
     SyncDeleted,
     /// Flushes which names are left in a folder that is not removed with the torrent's files.
     SyncStaying,
-    /// Flushes that files are removed.
     SyncRemoved,
-    /// Flushes that nothing is left of a deleted torrent.
     SyncForgotten,
     /// Flushes the names of the folders for states and for new torrents.
     SyncHidden,
@@ -56,7 +47,6 @@ pub(super) enum DiskStep {
     SyncStore,
     /// Flushes the removal of an unfinished torrent's state.
     SyncUnmade,
-    /// Flushes the names of files that were made again.
     SyncMended,
     /// Flushes files that were there before the torrent, and their names.
     FlushAdopted,
@@ -120,7 +110,6 @@ impl Disk {
         tap.map_or(Ok(true), |tap| tap.0.before(step))
     }
 
-    /// Whether one time is after another.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "tests have another clock")]
     pub(super) fn is_after(&self, one: Time, other: Time) -> bool {

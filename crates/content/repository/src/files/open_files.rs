@@ -198,7 +198,6 @@ impl OpenFiles {
         drop(gone);
     }
 
-    /// Closes the files of a torrent.
     pub(crate) fn close(&self, torrent: u64) {
         let mut held = self.0.lock();
         let (gone, stay) = mem::take(&mut held.files).into_iter().partition(|((of, _), _)| *of == torrent);

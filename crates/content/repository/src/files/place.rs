@@ -44,7 +44,6 @@ pub(super) enum FileCheck {
     Blank,
     /// A shorter file that has bytes.
     Short,
-    /// A longer file.
     Long,
     /// Nothing.
     Gone,

@@ -176,7 +176,6 @@ impl StateRecord {
         seal(&self.info_hash, index, sector)
     }
 
-    /// The sectors that have the bits of these pieces.
     pub(super) fn sectors_of(pieces: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
         pieces.into_iter().map(|piece| piece / PIECES).collect()
     }

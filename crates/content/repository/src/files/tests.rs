@@ -84,7 +84,6 @@ fn broken() -> io::Result<()> {
     Err(io::Error::from_raw_os_error(5))
 }
 
-/// A list of files by path and length.
 fn list(files: impl IntoIterator<Item = (String, u64)>) -> FileList {
     let mut list = FileList::builder();
     for (path, length) in files {

@@ -48,7 +48,6 @@ pub(super) struct FileTorrent {
     has_padding: bool,
     /// Where in its state the have-bits begin.
     bits_at: u64,
-    /// Bytes of its state.
     pub(super) state_len: u64,
     pub(super) volume: Arc<Volume>,
     unflushed: Arc<Unflushed>,
@@ -201,7 +200,6 @@ impl FileTorrent {
         }
     }
 
-    /// Adds to an error which file it is about.
     fn about(&self, file: usize) -> impl FnOnce(io::Error) -> io::Error {
         let below: PathBuf = self.place.path(file).iter().collect();
         about(self.volume.path.join(below))
@@ -542,7 +540,6 @@ const fn length(range: &Range<u64>) -> u64 {
     range.end - range.start
 }
 
-/// A torrent that was opened.
 #[derive(Debug)]
 pub(super) struct Handle(pub(super) Arc<FileTorrent>);
 

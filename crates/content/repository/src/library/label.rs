@@ -29,7 +29,6 @@ impl Description {
         Self { label: parts.concat().into() }
     }
 
-    /// The description in a label, if it is one.
     pub(super) fn parse(label: Arc<[u8]>) -> Option<Self> {
         let (head, name) = label.split_at_checked(Self::NAME)?;
         let is_one = head[0] == Self::KIND
@@ -38,7 +37,6 @@ impl Description {
         is_one.then_some(Self { label })
     }
 
-    /// The label that says this.
     pub(super) fn label(&self) -> &[u8] {
         &self.label
     }

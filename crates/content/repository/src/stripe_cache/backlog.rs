@@ -379,7 +379,6 @@ impl Drop for WriteThroughRoom<'_> {
     }
 }
 
-/// The stripes that have bytes in a range.
 pub(super) const fn stripes_of(range: &Range<u64>, stripe: u64) -> Range<u64> {
     if range.start >= range.end {
         return 0..0;

@@ -67,7 +67,6 @@ fn content(files: &FileList) -> Vec<u8> {
     bytes
 }
 
-/// A list of files by path and length.
 fn list(files: &[(&str, u64)]) -> FileList {
     let mut list = FileList::builder();
     for (path, length) in files {

@@ -301,7 +301,6 @@ pub(crate) fn sectors_read(device: &SparseDevice) -> Arc<AtomicU64> {
     read
 }
 
-/// Lets the reads of a sector fail.
 fn refuse_to_read(device: &SparseDevice, sector: u64) {
     device.watch(move |access| match access {
         Access::Read(sectors) if sectors.contains(&sector) => Err(io::Error::from_raw_os_error(5)),

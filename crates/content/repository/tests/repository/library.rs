@@ -42,7 +42,6 @@ fn memory() -> Arc<Memory> {
 /// The number of reads after which the file system of a folder is full.
 const FULL: u64 = 1 << 32;
 
-/// Counts the reads of a folder.
 #[derive(Debug)]
 struct Counting(FileFolder, Arc<AtomicU64>);
 
@@ -115,7 +114,6 @@ impl Medium {
     }
 }
 
-/// Adds torrents; their info hashes.
 fn add(library: &Library, count: usize) -> Vec<InfoHash> {
     let files = (0..count).map(|n| torrent(&format!("torrent {n}"), 1 + 700 * (n % 4), "a.example"));
     files.map(|file| library.add(&file).unwrap().info().info_hash()).collect()

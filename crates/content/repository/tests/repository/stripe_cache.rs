@@ -49,7 +49,6 @@ fn bounded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     within(Duration::from_secs(600), "a test of the stripe cache", work)
 }
 
-/// A call of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum StoreCall {
     Write { torrent: InfoHash, range: Range<u64>, aligned: bool },

@@ -46,7 +46,6 @@ impl Plan {
     }
 }
 
-/// The results of an exploration.
 #[derive(Debug, Default)]
 pub(crate) struct Explored {
     /// Crash states that were judged.
@@ -127,7 +126,6 @@ pub(crate) fn explore_format(seed: u64, ignored: Option<Barrier>) -> Result<u64,
     found.map(|()| states)
 }
 
-/// Whether two devices hold the same bytes.
 fn is_same(one: &Image, other: &Image) -> bool {
     let mut pages = one.pages(DEVICE).chain(other.pages(DEVICE));
     pages.all(|page| one.page(DEVICE, page) == other.page(DEVICE, page))

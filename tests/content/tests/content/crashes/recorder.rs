@@ -37,7 +37,6 @@ pub(crate) fn blank() -> Image {
     image
 }
 
-/// A torrent file, if it is there.
 pub(crate) fn torrent_file_in(image: &Image, name: &str) -> Option<Vec<u8>> {
     image.names(FOLDER)?.get(name).map(|&node| image.read(node))
 }

@@ -91,7 +91,6 @@ impl PromisedTorrent {
     }
 }
 
-/// A store at work.
 pub(crate) struct StoreWorkload<'a> {
     pub(crate) store: &'a BlockStore,
     pub(crate) torrents: Library,

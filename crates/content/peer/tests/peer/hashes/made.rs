@@ -17,7 +17,6 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// A file of `length` bytes.
     pub(crate) fn of_bytes(seed: u32, length: usize) -> Self {
         let words = (0..length as u32).map(|nth| (nth ^ seed << 20).wrapping_mul(0x9e37_79b1));
         let content: Vec<u8> = words.map(|word| (word >> 13) as u8).collect();
