@@ -19,8 +19,6 @@ use swarmkeep_benches::{
 use swarmkeep_cli::load::{measure, verdict};
 use swarmkeep_load::{Report, Second};
 
-use self::grade::{OverTime, OverWorkers};
-
 mod grade;
 
 /// Put a tracker under load with 10, 100 and 1,000 workers, and write a results file: `results-YYYYMMDD.md`
@@ -156,13 +154,13 @@ fn text(
     text += &grades(&loads);
     text += "\nRates are held against what is expected of trackers with the same number of workers on a common server.\n\n## Patterns\n\n";
     let p95: Vec<_> = loads.iter().map(|report| (report.settings.workers, report.latency.all.p95)).collect();
-    let _ = writeln!(text, "- Over workers: {}.", OverWorkers::of(&p95));
+    let _ = writeln!(text, "- Over workers: {}.", grade::over_workers(&p95));
     for report in &loads {
         let _ = writeln!(
             text,
             "- {} workers, over time: {}.",
             report.settings.workers,
-            OverTime::of(whole_seconds(report))
+            grade::over_time(whole_seconds(report))
         );
     }
     if let Some(signature) = grade::closed_loop_signature(&loads) {
@@ -231,10 +229,10 @@ fn grades(loads: &[&Report]) -> String {
     let columns: &[Column<'_, &Report>] = &[
         ("workers", &|report| grouped(report.settings.workers as u64)),
         ("rate", &|report| grade::of_rate(report.settings.workers, report.requests_per_second)),
-        ("success", &|report| grade::of_success(report.success_percent).to_string()),
-        ("p50", &|report| grade::of_p50(report.latency.all.p50).to_string()),
-        ("p95", &|report| grade::of_p95(report.latency.all.p95).to_string()),
-        ("p99", &|report| grade::of_p99(report.latency.all.p99).to_string()),
+        ("success", &|report| grade::of_success(report.success_percent).to_owned()),
+        ("p50", &|report| grade::of_latency(report.latency.all.p50, grade::P50)),
+        ("p95", &|report| grade::of_latency(report.latency.all.p95, grade::P95)),
+        ("p99", &|report| grade::of_latency(report.latency.all.p99, grade::P99)),
         ("good for", &|report| grade::good_for(report).to_owned()),
     ];
     table(loads, columns)

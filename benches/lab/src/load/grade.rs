@@ -1,66 +1,30 @@
 //! The meaning of numbers: grades, and the patterns of latencies.
 
-use std::fmt;
-
 use swarmkeep_load::{Report, Second};
 
 use crate::median;
 
-/// The quality of a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Grade {
-    Excellent,
-    Good,
-    Acceptable,
-    /// For latencies.
-    Poor,
-    /// For success.
-    Warning,
-    Critical,
-}
+/// Milliseconds between the grades of a median.
+pub(crate) const P50: [f64; 4] = [1.0, 5.0, 10.0, 50.0];
+/// Those of the time that 95 % of the answers do not exceed.
+pub(crate) const P95: [f64; 4] = [2.0, 10.0, 50.0, 100.0];
+/// Those of the time that 99 % of the answers do not exceed.
+pub(crate) const P99: [f64; 4] = [5.0, 20.0, 100.0, 500.0];
 
-impl fmt::Display for Grade {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Excellent => "excellent",
-            Self::Good => "good",
-            Self::Acceptable => "acceptable",
-            Self::Poor => "poor",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
-        })
-    }
-}
-
-/// Of milliseconds, by the four bounds between the five grades.
-fn of_latency(microseconds: f64, bounds: [f64; 4]) -> Grade {
-    let grades = [Grade::Excellent, Grade::Good, Grade::Acceptable, Grade::Poor];
+/// Of a latency.
+pub(crate) fn of_latency(microseconds: f64, bounds: [f64; 4]) -> String {
+    let grades = ["excellent", "good", "acceptable", "poor"];
     let within = grades.into_iter().zip(bounds).find(|(_, bound)| microseconds < bound * 1e3);
-    within.map_or(Grade::Critical, |(grade, _)| grade)
-}
-
-/// Of a median.
-pub(crate) fn of_p50(microseconds: f64) -> Grade {
-    of_latency(microseconds, [1.0, 5.0, 10.0, 50.0])
-}
-
-/// Of the time that 95 % of the answers do not exceed.
-pub(crate) fn of_p95(microseconds: f64) -> Grade {
-    of_latency(microseconds, [2.0, 10.0, 50.0, 100.0])
-}
-
-/// Of the time that 99 % of the answers do not exceed.
-pub(crate) fn of_p99(microseconds: f64) -> Grade {
-    of_latency(microseconds, [5.0, 20.0, 100.0, 500.0])
+    within.map_or("critical", |(grade, _)| grade).to_owned()
 }
 
 /// Of a share of requests that succeeded.
-pub(crate) fn of_success(percent: f64) -> Grade {
+pub(crate) fn of_success(percent: f64) -> &'static str {
     match percent {
-        99.9.. => Grade::Good,
-        99.0.. => Grade::Acceptable,
-        95.0.. => Grade::Warning,
-        _ => Grade::Critical,
+        99.9.. => "good",
+        99.0.. => "acceptable",
+        95.0.. => "warning",
+        _ => "critical",
     }
 }
 
@@ -101,102 +65,44 @@ pub(crate) fn good_for(report: &Report) -> &'static str {
     }
 }
 
-/// The pattern of the latencies of one load over time.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum OverTime {
-    Flat,
-    /// A second that stood out, and its factor.
-    Spike {
-        second: u64,
-        times: f64,
-    },
-    /// The last third against the first.
-    Growing {
-        times: f64,
-    },
-    /// Too few seconds to tell.
-    Short,
-}
-
-impl OverTime {
-    /// A spike is five times the median second, growth twice the beginning.
-    pub(crate) fn of(seconds: &[Second]) -> Self {
-        let answered: Vec<_> = seconds.iter().filter(|second| second.succeeded > 0).collect();
-        if answered.len() < 3 {
-            return Self::Short;
-        }
-        let third = answered.len() / 3;
-        let p99 = |some: &[&Second]| median(some, |second| second.p99);
-        let (first, last) = (p99(&answered[..third.max(1)]), p99(&answered[answered.len() - third..]));
-        let usual = p99(&answered);
-        let highest =
-            seconds.iter().max_by(|one, other| one.p99.total_cmp(&other.p99)).expect("three and more");
-        if highest.p99 > 5.0 * usual {
-            Self::Spike { second: highest.second, times: highest.p99 / usual }
-        } else if last > 2.0 * first {
-            Self::Growing { times: last / first }
-        } else {
-            Self::Flat
-        }
+/// The pattern of the latencies of one load over time. A spike is five times the median second, growth of the
+/// last third twice the first.
+pub(crate) fn over_time(seconds: &[Second]) -> String {
+    let answered: Vec<_> = seconds.iter().filter(|second| second.succeeded > 0).collect();
+    if answered.len() < 3 {
+        return "too short to tell".into();
+    }
+    let third = answered.len() / 3;
+    let p99 = |some: &[&Second]| median(some, |second| second.p99);
+    let (first, last) = (p99(&answered[..third.max(1)]), p99(&answered[answered.len() - third..]));
+    let usual = p99(&answered);
+    let highest = seconds.iter().max_by(|one, other| one.p99.total_cmp(&other.p99)).expect("three and more");
+    if highest.p99 > 5.0 * usual {
+        let (second, times) = (highest.second, highest.p99 / usual);
+        format!("spike: p99 in second {second} was {times:.1} times the median second's")
+    } else if last > 2.0 * first {
+        let times = last / first;
+        format!("growing over time: p99 at the end was {times:.1} times that at the beginning")
+    } else {
+        "flat: each second like the others".into()
     }
 }
 
-impl fmt::Display for OverTime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flat => f.write_str("flat: each second like the others"),
-            Self::Spike { second, times } => {
-                write!(f, "spike: p99 in second {second} was {times:.1} times the median second's")
-            }
-            Self::Growing { times } => {
-                write!(f, "growing over time: p99 at the end was {times:.1} times that at the beginning")
-            }
-            Self::Short => f.write_str("too short to tell"),
-        }
-    }
-}
-
-/// The growth of the latencies with the workers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum OverWorkers {
-    Flat,
-    Gradual,
-    /// From `from` to `to` workers, p95 grew `times` times as much as they did.
-    Cliff {
-        from: usize,
-        to: usize,
-        times: f64,
-    },
-}
-
-impl OverWorkers {
-    /// Flat is less than doubled from first to last; a cliff is a step by more than twice the growth of the
-    /// workers.
-    pub(crate) fn of(loads: &[(usize, f64)]) -> Self {
-        let (Some(first), Some(last)) = (loads.first(), loads.last()) else { return Self::Flat };
-        let steeper = loads.windows(2).find_map(|step| {
-            let [(from, before), (to, after)] = [step[0], step[1]];
-            let times = (after / before) / (to as f64 / from as f64);
-            (times > 2.0).then_some(Self::Cliff { from, to, times })
-        });
-        match steeper {
-            Some(cliff) => cliff,
-            None if last.1 < 2.0 * first.1 => Self::Flat,
-            None => Self::Gradual,
-        }
-    }
-}
-
-impl fmt::Display for OverWorkers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flat => f.write_str("flat: p95 does not depend on the workers"),
-            Self::Gradual => f.write_str("gradual: p95 grows with the workers, and no faster"),
-            Self::Cliff { from, to, times } => {
-                write!(f, "cliff: from {from} to {to} workers p95 grows {times:.1} times as much as they do")
-            }
-        }
-    }
+/// The growth of the latencies with the workers. Flat is less than doubled from first to last; a cliff is a
+/// step by more than twice the growth of the workers.
+pub(crate) fn over_workers(loads: &[(usize, f64)]) -> String {
+    let steeper = loads.windows(2).find_map(|step| {
+        let [(from, before), (to, after)] = [step[0], step[1]];
+        let times = (after / before) / (to as f64 / from as f64);
+        (times > 2.0).then(|| {
+            format!("cliff: from {from} to {to} workers p95 grows {times:.1} times as much as they do")
+        })
+    });
+    let is_flat = loads.first().zip(loads.last()).is_none_or(|(first, last)| last.1 < 2.0 * first.1);
+    steeper.unwrap_or_else(|| match is_flat {
+        true => "flat: p95 does not depend on the workers".into(),
+        false => "gradual: p95 grows with the workers, and no faster".into(),
+    })
 }
 
 /// The sign of a closed loop, which any saturated tracker shows: the same rate for any number of workers,
@@ -233,55 +139,60 @@ mod tests {
 
     #[test]
     fn latencies_have_five_grades() {
-        use Grade::{Acceptable, Critical, Excellent, Good, Poor};
         for (milliseconds, p50, p95, p99) in [
-            (0.9, Excellent, Excellent, Excellent),
-            (1.5, Good, Excellent, Excellent),
-            (4.9, Good, Good, Excellent),
-            (9.9, Acceptable, Good, Good),
-            (15.0, Poor, Acceptable, Good),
-            (49.0, Poor, Acceptable, Acceptable),
-            (99.0, Critical, Poor, Acceptable),
-            (101.0, Critical, Critical, Poor),
-            (500.0, Critical, Critical, Critical),
+            (0.9, "excellent", "excellent", "excellent"),
+            (1.5, "good", "excellent", "excellent"),
+            (4.9, "good", "good", "excellent"),
+            (9.9, "acceptable", "good", "good"),
+            (15.0, "poor", "acceptable", "good"),
+            (49.0, "poor", "acceptable", "acceptable"),
+            (99.0, "critical", "poor", "acceptable"),
+            (101.0, "critical", "critical", "poor"),
+            (500.0, "critical", "critical", "critical"),
         ] {
-            let us = milliseconds * 1e3;
-            assert_eq!((of_p50(us), of_p95(us), of_p99(us)), (p50, p95, p99), "{milliseconds} ms");
+            let grades = [P50, P95, P99].map(|bounds| of_latency(milliseconds * 1e3, bounds));
+            assert_eq!(grades, [p50, p95, p99], "{milliseconds} ms");
         }
     }
 
     #[test]
     fn success_and_rates_have_theirs() {
         let grades = [100.0, 99.9, 99.5, 97.0, 94.9].map(of_success);
-        assert_eq!(grades, [Grade::Good, Grade::Good, Grade::Acceptable, Grade::Warning, Grade::Critical]);
+        assert_eq!(grades, ["good", "good", "acceptable", "warning", "critical"]);
         assert_eq!(of_rate(10, 40e3), "below 50–70 k");
         assert_eq!(of_rate(100, 300e3), "within 300–500 k");
         assert_eq!(of_rate(1000, 2e6), "above 500–1000 k");
     }
 
-    fn over_time(p99: &[f64]) -> OverTime {
-        let seconds = p99.iter().enumerate().map(|(nth, &p99)| {
-            let mut second = Second::default();
-            (second.second, second.succeeded) = (nth as u64, 1);
-            (second.p50, second.p99, second.max) = (1.0, p99, p99);
-            second
-        });
-        OverTime::of(&seconds.collect::<Vec<_>>())
-    }
-
     #[test]
     fn patterns_over_time_have_names() {
-        assert_eq!(over_time(&[5.0, 6.0, 5.0, 7.0, 5.0]), OverTime::Flat);
-        assert_eq!(over_time(&[5.0, 5.0, 50.0, 5.0, 5.0]), OverTime::Spike { second: 2, times: 10.0 });
-        assert_eq!(over_time(&[5.0, 5.0, 7.0, 9.0, 14.0, 15.0]), OverTime::Growing { times: 3.0 });
-        assert_eq!(over_time(&[5.0, 500.0]), OverTime::Short);
+        for (p99, pattern) in [
+            (&[5.0, 6.0, 5.0, 7.0, 5.0][..], "flat: each second like the others"),
+            (&[5.0, 5.0, 50.0, 5.0, 5.0], "spike: p99 in second 2 was 10.0 times the median second's"),
+            (
+                &[5.0, 5.0, 7.0, 9.0, 14.0, 15.0],
+                "growing over time: p99 at the end was 3.0 times that at the beginning",
+            ),
+            (&[5.0, 500.0], "too short to tell"),
+        ] {
+            let seconds = (0..).zip(p99).map(|(nth, &p99)| {
+                let mut second = Second::default();
+                (second.second, second.succeeded) = (nth, 1);
+                (second.p50, second.p99, second.max) = (1.0, p99, p99);
+                second
+            });
+            assert_eq!(over_time(&seconds.collect::<Vec<_>>()), pattern);
+        }
     }
 
     #[test]
     fn patterns_over_workers_have_names() {
-        let of = |p95: [f64; 3]| OverWorkers::of(&[(10, p95[0]), (100, p95[1]), (1000, p95[2])]);
-        assert_eq!(of([1.0, 1.2, 1.9]), OverWorkers::Flat);
-        assert_eq!(of([1.0, 9.0, 85.0]), OverWorkers::Gradual);
-        assert_eq!(of([1.0, 2.0, 50.0]), OverWorkers::Cliff { from: 100, to: 1000, times: 2.5 });
+        for (p95, pattern) in [
+            ([1.0, 1.2, 1.9], "flat: p95 does not depend on the workers"),
+            ([1.0, 9.0, 85.0], "gradual: p95 grows with the workers, and no faster"),
+            ([1.0, 2.0, 50.0], "cliff: from 100 to 1000 workers p95 grows 2.5 times as much as they do"),
+        ] {
+            assert_eq!(over_workers(&[(10, p95[0]), (100, p95[1]), (1000, p95[2])]), pattern);
+        }
     }
 }
