@@ -10,6 +10,18 @@
 //! [`Library`] keeps torrent files beside any of them; a [`StripeCache`](stripe_cache::StripeCache) can be
 //! put in front of any of them. [`Verified`] verifies the content that is read.
 
+/// Implements `Debug` by a text about `$it`, the value.
+macro_rules! debug_as {
+    ($for:ty, $it:ident, $($text:tt)+) => {
+        impl std::fmt::Debug for $for {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $it = self;
+                write!(f, $($text)+)
+            }
+        }
+    };
+}
+
 pub mod block;
 mod buffers;
 mod config;

@@ -1,6 +1,6 @@
 //! Torrent files beside the store that has their content, for the processes that open it later.
 
-use std::{collections::HashSet, fmt, io, sync::Arc};
+use std::{collections::HashSet, io, sync::Arc};
 
 use parking_lot::Mutex;
 use swarmkeep_metainfo::{Info, Metainfo};
@@ -263,11 +263,4 @@ fn name_of(info_hash: &InfoHash) -> String {
     format!("{info_hash}.torrent")
 }
 
-impl fmt::Debug for Library {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Library")
-            .field("store", &self.store)
-            .field("folder", &self.folder)
-            .finish_non_exhaustive()
-    }
-}
+debug_as!(Library, it, "Library {{ store: {:?}, folder: {:?}, .. }}", it.store, it.folder);

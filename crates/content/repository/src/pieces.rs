@@ -117,11 +117,7 @@ impl PartialEq for PieceBits {
 
 impl Eq for PieceBits {}
 
-impl std::fmt::Debug for PieceBits {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of {} pieces", self.set, self.pieces)
-    }
-}
+debug_as!(PieceBits, it, "{} of {} pieces", it.set, it.pieces);
 
 /// Which byte of its chunk has a piece.
 const fn byte_of(piece: u32) -> usize {

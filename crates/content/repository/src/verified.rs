@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
     io::{self, IoSliceMut},
     ops::Range,
     sync::Arc,
@@ -148,11 +147,7 @@ impl ContentRepository for Verified {
     }
 }
 
-impl fmt::Debug for Verified {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Verified").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
+debug_as!(Verified, it, "Verified {{ inner: {:?}, .. }}", it.inner);
 
 /// A torrent that was opened.
 struct Handle {
@@ -262,8 +257,4 @@ impl Content for Handle {
     }
 }
 
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
+debug_as!(Handle, it, "Handle {{ inner: {:?}, .. }}", it.inner);

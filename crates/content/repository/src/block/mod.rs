@@ -21,7 +21,7 @@ mod salvage;
 mod slabs;
 mod store;
 
-use std::{collections::BTreeMap, fmt, ops::Range, path::Path, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
 pub use allocator::Allocation;
 use boot::Access;
@@ -337,15 +337,14 @@ impl ContentRepository for BlockStore {
     }
 }
 
-impl fmt::Debug for BlockStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BlockStore")
-            .field("device", &self.store.device)
-            .field("block_size", &self.block_size())
-            .field("generation", &self.report.generation)
-            .finish_non_exhaustive()
-    }
-}
+debug_as!(
+    BlockStore,
+    it,
+    "BlockStore {{ device: {:?}, block_size: {}, generation: {}, .. }}",
+    it.store.device,
+    it.block_size(),
+    it.report.generation
+);
 
 /// No root names more, so that a foreign image cannot cause an allocation of any size before it is found to
 /// be damaged. With this many the root takes 600 MB.

@@ -93,7 +93,7 @@ mod torrent;
 mod volume;
 mod walk;
 
-use std::{fmt, ops::Range, path::PathBuf, sync::Arc};
+use std::{ops::Range, path::PathBuf, sync::Arc};
 
 use store::Store;
 use swarmkeep_bittorrent::counted;
@@ -309,8 +309,4 @@ impl ContentRepository for FileStore {
     }
 }
 
-impl fmt::Debug for FileStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileStore").field("folder", &self.store.path()).finish_non_exhaustive()
-    }
-}
+debug_as!(FileStore, it, "FileStore {{ folder: {:?}, .. }}", it.store.path());

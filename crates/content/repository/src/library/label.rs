@@ -1,6 +1,6 @@
 //! The label of a torrent: its torrent file in short.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use swarmkeep_metainfo::Metainfo;
 
@@ -61,11 +61,7 @@ impl Description {
     }
 }
 
-impl fmt::Debug for Description {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}, {} files", self.name(), self.files())
-    }
-}
+debug_as!(Description, it, "{:?}, {} files", it.name(), it.files());
 
 #[cfg(test)]
 mod tests {

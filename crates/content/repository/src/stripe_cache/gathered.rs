@@ -155,14 +155,7 @@ impl UnwrittenStripe {
     }
 }
 
-impl std::fmt::Debug for UnwrittenStripe {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UnwrittenStripe")
-            .field("range", &self.range)
-            .field("runs", &self.runs)
-            .finish_non_exhaustive()
-    }
-}
+debug_as!(UnwrittenStripe, it, "UnwrittenStripe {{ range: {:?}, runs: {:?}, .. }}", it.range, it.runs);
 
 /// Fills a range of the buffers with as many bytes.
 pub(super) fn fill<'b>(

@@ -9,7 +9,6 @@ mod writers;
 
 use std::{
     collections::HashSet,
-    fmt,
     sync::{Arc, atomic::Ordering::Relaxed},
     thread::{Builder, JoinHandle},
     time::{Duration, Instant},
@@ -351,12 +350,11 @@ impl ContentRepository for StripeCache {
     }
 }
 
-impl fmt::Debug for StripeCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StripeCache")
-            .field("inner", &self.running.core().inner)
-            .field("stripe", &self.running.core().stripe)
-            .field("most_unwritten", &self.running.core().most)
-            .finish_non_exhaustive()
-    }
-}
+debug_as!(
+    StripeCache,
+    it,
+    "StripeCache {{ inner: {:?}, stripe: {}, most_unwritten: {}, .. }}",
+    it.running.core().inner,
+    it.running.core().stripe,
+    it.running.core().most
+);

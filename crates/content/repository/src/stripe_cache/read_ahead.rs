@@ -115,11 +115,7 @@ impl ReadBlock {
     }
 }
 
-impl std::fmt::Debug for ReadBlock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.range)
-    }
-}
+debug_as!(ReadBlock, it, "{:?}", it.range);
 
 const fn memory_for(range: &Range<u64>) -> u64 {
     (range.end - range.start).next_multiple_of(SECTOR as u64)
