@@ -1,27 +1,13 @@
 //! `seedkeep create` on real files.
 
 use std::{
-    ffi::OsStr,
-    fs::{self, File},
-    io::Write,
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{PermissionsExt, symlink},
-        net::UnixListener,
-    },
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
+    os::unix::{fs::symlink, net::UnixListener},
+    process::Output,
 };
 
-use serde_json::Value;
-use swarmkeep_metainfo::{Info, Magnet};
+use swarmkeep_metainfo::Info;
 
-use crate::{
-    common::{Ended, FORMATS, Folder, done, ended, put, read, scratch, seedkeep},
-    peers::names,
-};
+use super::{peers::names, *};
 
 fn create(folder: &Path, words: &str) -> Ended {
     ended(&mut seedkeep(folder, &format!("create {words}")))

@@ -1,19 +1,10 @@
 //! What `seedkeep fetch` and `seed` say of trackers, peers and ports, and when nothing comes.
 
-use std::{
-    cell::Cell,
-    fs,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
-    path::Path,
-    thread,
-};
+use std::net::{SocketAddr, TcpStream};
 
-use serde_json::Value;
-
-use crate::{
-    common::{Folder, done, read},
+use super::{
     peers::{Seeder, after, interrupted, prepared, tracker_at},
+    *,
 };
 
 const ANSWER: &str = "d8:completei3e10:incompletei1e8:intervali1800e5:peers0:e";

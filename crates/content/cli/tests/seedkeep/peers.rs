@@ -1,29 +1,11 @@
 //! `seedkeep seed` and `seedkeep fetch`, each a process, on loopback.
 
 use std::{
-    cell::Cell,
-    collections::BTreeMap,
-    ffi::OsStr,
-    fs,
-    io::{self, BufRead, BufReader, Read as _, Write as _},
-    iter,
-    net::TcpListener,
-    os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
-    process::{Child, Stdio},
+    io, iter,
     sync::mpsc::{self, Receiver},
-    thread,
-    time::{Duration, Instant, SystemTime},
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use serde_json::Value;
-use swarmkeep_metainfo::Magnet;
-
-use crate::common::{Ended, Folder, done, ended, put, random_bytes, read, seedkeep};
+use super::*;
 
 mod files;
 

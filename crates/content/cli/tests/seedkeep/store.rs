@@ -1,24 +1,12 @@
 //! `seedkeep store` on real files, images and devices, with processes that are killed.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
-    path::{Path, PathBuf},
-    process::Stdio,
-    thread,
-    time::Duration,
-};
+use std::os::unix::fs::{FileExt, MetadataExt};
 
-use serde_json::Value;
 use swarmkeep_content::{ContentRepository as _, block::BlockStore, files::HIDDEN};
-use swarmkeep_content_tests::{device_of, image_of_version, scratch_folder, torrents};
+use swarmkeep_content_tests::{device_of, image_of_version, torrents};
 use tempfile::TempDir;
 
-use crate::{
-    common::{Ended, Folder, ended, random_bytes, seedkeep},
-    peers::tree,
-};
+use super::{peers::tree, *};
 
 mod torrent_files;
 

@@ -1,23 +1,6 @@
 //! Files that are seeded where they are: changes of them, and many of them.
 
-use std::{
-    fs::{self, File},
-    io::{BufRead as _, BufReader},
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    process::{Command, Stdio},
-    thread,
-    time::SystemTime,
-};
-
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use swarmkeep_content_tests::scratch_folder;
-
-use super::{Seeder, last, prepared};
-use crate::common::{Folder, done, ended, seedkeep};
+use super::*;
 
 /// Radarr, Sonarr and the like make a hard link of each finished download, and users touch, chmod and move
 /// files. Transmission also hashes a piece before it sends it if the file has another time than when it was
