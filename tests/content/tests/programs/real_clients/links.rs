@@ -1,22 +1,15 @@
 //! A client that reports 0 bytes left while it has only a link, and a tracker with one seeder. Debian has no
 //! package of that client, so `.ci/long` runs the test.
 
-use std::{fs, path::Path, thread, time::Duration};
-
-use swarmkeep::{Family::V4, SwarmStats};
-use swarmkeep_metainfo::{Magnet, Metainfo};
 use swarmkeep_store_tests::{
-    programs::{IP, MOUNT, NAMESPACES, Trial},
+    programs::{IP, MOUNT, NAMESPACES},
     tests, with,
 };
-use swarmkeep_tests::{Tracker, build, listening};
+use swarmkeep_tests::listening;
 
-use crate::real_clients::{
-    ClientTest, FILE, Protocol, TorrentKind,
-    clients::{ClientSetup, OURS, RQBIT, RQBIT_PROGRAM, Running},
-    content,
-    network::in_a_network_of_its_own,
-    wait_until,
+use super::{
+    clients::{RQBIT, RQBIT_PROGRAM},
+    *,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {

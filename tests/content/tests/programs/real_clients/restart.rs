@@ -1,23 +1,12 @@
 //! Clients that stay while the tracker ends and starts again: `swarmkeep serve --state`, the program itself.
 
-use std::{collections::BTreeMap, fs, net::SocketAddr, path::Path};
-
-use swarmkeep::{Family::V4, SwarmStats};
-use swarmkeep_metainfo::Metainfo;
 use swarmkeep_store_tests::{
-    programs::{ARIA2, IP, LIBTORRENT, NAMESPACES, QBITTORRENT, TRANSMISSION, Trial},
+    programs::{ARIA2, IP, LIBTORRENT, NAMESPACES, QBITTORRENT, TRANSMISSION},
     tests,
 };
 use swarmkeep_tests::serve::{PROGRAM, program, swarmkeep};
 
-use crate::real_clients::{
-    ClientTest, FILE, Protocol, ServedTracker, TorrentKind,
-    clients::{self, Client, ClientSetup, Running},
-    content,
-    network::in_a_network_of_its_own,
-    tap::Tap,
-    wait_until,
-};
+use super::*;
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {

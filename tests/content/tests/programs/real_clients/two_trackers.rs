@@ -1,24 +1,14 @@
 //! Clients on two trackers that share a store on Redis: `swarmkeep serve --repository redis`, the program
 //! itself.
 
-use std::{fs, net::SocketAddr, path::Path};
-
-use swarmkeep::{Family::V4, SwarmStats};
-use swarmkeep_metainfo::Metainfo;
 use swarmkeep_servers::Server;
 use swarmkeep_store_tests::{
-    programs::{ARIA2, IP, LIBTORRENT, NAMESPACES, REDIS, TRANSMISSION, Trial},
+    programs::{ARIA2, IP, LIBTORRENT, NAMESPACES, REDIS, TRANSMISSION},
     tests,
 };
 use swarmkeep_tests::serve::{PROGRAM, program, swarmkeep};
 
-use crate::real_clients::{
-    FILE, INFO, ServedTracker,
-    clients::{self, Client, ClientSetup, Running},
-    content,
-    network::{address, in_a_network_of_its_own},
-    wait_until,
-};
+use super::*;
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
