@@ -1,16 +1,9 @@
 //! The store on a block device, beyond the suite of all stores: its geometry, its boot, its damage, its
 //! sizes.
 
-use std::{path::Path, sync::Arc};
+use swarmkeep_content::block::{Damage, FileDevice, Owner};
 
-use swarmkeep_content::{
-    Content, ContentExt, ContentRepository, Error, NewTorrent,
-    block::{Allocation, BlockDevice, BlockStore, Damage, FileDevice, FormatOptions, Owner, SECTOR, Sector},
-};
-use swarmkeep_kit::device::SparseDevice;
-use swarmkeep_store_tests::with;
-
-use crate::{blocks_of, bytes, corrupt, hash};
+use super::*;
 
 const KIB: u64 = 1 << 10;
 const PIECE: u32 = 16 << 10;

@@ -6,26 +6,22 @@ mod room;
 
 use std::{
     collections::BTreeSet,
-    env, fs,
+    env,
     io::{BufRead, BufReader, Write},
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    path::{Path, PathBuf},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::PathBuf,
     process::{Command, Stdio},
-    sync::Arc,
-    thread,
-    time::Duration,
 };
 
 use rustix::time::{ClockId, clock_gettime};
 use swarmkeep::{Random, SplitMix64};
 use swarmkeep_content::{
-    Content, ContentConfig, ContentExt, ContentRepository, Error, FileList, InfoHash, NewTorrent,
+    FileList,
     files::{Allocation, Damage, FileStore, HIDDEN},
 };
-use swarmkeep_kit::draw::Draw;
-use swarmkeep_metainfo::{Info, Metainfo};
-use swarmkeep_store_tests::with;
-use tempfile::TempDir;
+use swarmkeep_metainfo::Info;
+
+use super::*;
 
 const BOTH: [Allocation; 2] = [Allocation::Sparse, Allocation::Preallocated];
 const PIECE: u32 = 16 << 10;

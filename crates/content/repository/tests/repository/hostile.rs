@@ -1,26 +1,12 @@
 //! Earlier faults of the store on a block device: content that looks like metadata, damaged roots, devices
 //! that fail, races of threads.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
-    thread,
-    time::Duration,
-};
+use swarmkeep_kit::device::Access;
+use swarmkeep_metainfo::{Creation, Format};
 
-use swarmkeep_content::{
-    ContentExt, ContentRepository, Error, InfoHash, NewTorrent,
-    block::{Allocation, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector},
-};
-use swarmkeep_kit::device::{Access, SparseDevice};
-use swarmkeep_metainfo::{Creation, Format, Metainfo};
-
-use crate::{
+use super::{
     block::{all_sectors, boot, devices, salvage, small},
-    blocks_of, bytes, corrupt, hash, sector,
+    *,
 };
 
 fn seal(owner: u64, index: u64, payload: &[u8]) -> [u8; 512] {

@@ -1,26 +1,11 @@
 //! Torrent files beside the store that has their content: they are found again, a list reads none of them,
 //! and no other bytes pass for one.
 
-use std::{
-    collections::HashSet,
-    fs, io,
-    os::unix::fs::symlink,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::collections::HashSet;
 
-use swarmkeep_content::{
-    ContentConfig, ContentExt, ContentRepository, Error, FileFolder, InfoHash, Library, Memory, NewTorrent,
-    TorrentFolder,
-    block::{Allocation, BlockStore},
-};
-use swarmkeep_kit::device::SparseDevice;
-use tempfile::TempDir;
+use swarmkeep_content::{FileFolder, Library, TorrentFolder};
 
-use crate::{blocks_of, hostile::sectors_read};
+use super::{hostile::sectors_read, *};
 
 /// A torrent file of `pieces` pieces, for the tracker of this name.
 fn torrent(name: &str, pieces: usize, tracker: &str) -> Vec<u8> {

@@ -6,14 +6,30 @@ mod hostile;
 mod library;
 mod stripe_cache;
 
-use std::ops::Range;
+use std::{
+    fs, io,
+    ops::Range,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    thread,
+    time::Duration,
+};
 
 use swarmkeep_content::{
-    InfoHash,
-    block::{BlockDevice, FormatOptions, Sector},
+    Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, Memory, NewTorrent,
+    block::{Allocation, BlockDevice, BlockStore, FormatOptions, SECTOR, Sector},
 };
-use swarmkeep_kit::device::SparseDevice;
+use swarmkeep_kit::{device::SparseDevice, draw::Draw};
+use swarmkeep_metainfo::Metainfo;
 use swarmkeep_store_tests::with;
+use tempfile::TempDir;
 
 fn blocks_of(bytes: u32) -> FormatOptions {
     with(FormatOptions::new(), |options| options.block_size = Some(bytes))

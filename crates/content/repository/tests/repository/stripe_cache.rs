@@ -11,33 +11,21 @@ mod writing;
 
 use std::{
     collections::BTreeMap,
-    io::{self, IoSlice, IoSliceMut},
-    ops::Range,
-    sync::{
-        Arc, Barrier,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
-        mpsc,
-    },
-    thread,
-    time::Duration,
+    io::{IoSlice, IoSliceMut},
+    sync::{Barrier, mpsc},
 };
 
 use parking_lot::{Condvar, Mutex};
 use swarmkeep_content::{
-    Content, ContentConfig, ContentExt, ContentRepository, Error, InfoHash, Memory, NewTorrent, Result,
-    block::{Allocation, BlockStore, SECTOR, Sector},
+    Result,
     files::{self, FileStore},
     forward,
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
-use swarmkeep_kit::{content::within, device::SparseDevice, draw::Draw};
-use swarmkeep_store_tests::with;
+use swarmkeep_kit::content::within;
 use zerocopy::FromBytes;
 
-use crate::{blocks_of, bytes, hash};
+use super::*;
 
 const KIB: u64 = 1 << 10;
 const STRIPE: u64 = 256 * KIB;
