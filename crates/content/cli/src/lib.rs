@@ -29,13 +29,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a torrent file of a file or a folder.
     Create(Box<create::Args>),
-    /// Fetch torrents from other peers.
     Fetch(Box<peer::FetchArgs>),
-    /// Seed torrents to other peers.
     Seed(Box<seed::Args>),
-    /// Keep torrents' content on a block device, in an image, or in plain files.
     Store(Box<store::Args>),
     /// Print the completions of a shell: `seedkeep completions bash > /etc/bash_completion.d/seedkeep`.
     Completions {

@@ -61,25 +61,17 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make an empty store on a block device, or in a new image.
     Format(format::Args),
     /// Show the torrents of a store.
     List(list::Args),
-    /// Add torrents, and the files of them that exist already.
     Add(add::Args),
-    /// Write torrents back to ordinary files, each piece verified.
     Export(export::Args),
-    /// Delete torrents and their content.
     Remove(list::RemoveArgs),
-    /// Read everything, and report damage and the pieces that it affects.
     Check(check::Args),
-    /// Check, and mark wrong pieces as missing, so that a fetch repairs them.
     Repair(check::RepairArgs),
     /// Show the room and the state of the store.
-    Stats(list::StatsArgs),
-    /// Show the owner of each block of a device.
+    Stats(list::Args),
     Map(map::Args),
-    /// Mount the torrents' files read-only in a folder.
     #[cfg(feature = "mount")]
     Mount(mount::Args),
 }

@@ -19,7 +19,6 @@ use super::{
     print_json, say,
 };
 
-/// Show the torrents of a store.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -166,18 +165,7 @@ pub(super) fn remove(args: &RemoveArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Show the room and the state of the store.
-#[derive(Debug, clap::Args)]
-pub(super) struct StatsArgs {
-    #[command(flatten)]
-    store: StoreArg,
-
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
-pub(super) fn stats(args: &StatsArgs) -> Result<ExitCode, Box<dyn Error>> {
+pub(super) fn stats(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let store = OpenStore::open_quietly(&args.store.path, &args.store.torrent_files, Access::Reading)?;
     let statistics = store.repository.statistics();
     let (mut complete_torrents, mut bytes, mut complete_bytes) = (0, 0_u64, 0);
