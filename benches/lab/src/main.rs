@@ -17,8 +17,6 @@ struct Lab {
 enum Command {
     /// Put a tracker under three loads and write a results file with charts.
     LoadReport(Box<load::Args>),
-    /// Compare plain files and the block store, with and without the stripe cache: the benchmark of Norberg's
-    /// paper.
     StoreBench(Box<store_bench::Args>),
     /// Measure one row of a store bench in this process.
     #[command(hide = true)]

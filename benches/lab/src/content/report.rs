@@ -10,7 +10,7 @@ use swarmkeep_benches::{
     tables::{grouped, significant, table},
 };
 
-use crate::content::{Options, Row, StoreSetup, disk::DISK, row::memory_of};
+use crate::content::{Options, Row, StoreSetup, disk::modelled, row::memory_of};
 
 /// The report of a run.
 #[derive(Debug, Clone, Serialize)]
@@ -54,7 +54,7 @@ impl Report {
 
     /// For a terminal.
     pub fn text(&self) -> String {
-        format!("{}\nModelled disk: {DISK}\n\n{}{}", self.origin(), self.table(), self.headline())
+        format!("{}\nModelled disk: {}\n\n{}{}", self.origin(), modelled(), self.table(), self.headline())
     }
 
     /// Writes the report to `path`, and its pictures into the folder of the same name.
@@ -91,10 +91,11 @@ impl Report {
         format!(
             "# The cost of stores of torrents' content\n\n{}\n\n\
              Measured by `cargo store-bench`. {DOWNLOAD}\n\n{}\n{traced}{libtorrent}\n{}\n\
-             ## The modelled disk\n\n{DISK}.\n\n{MODEL}\n\n## Offsets over time\n",
+             ## The modelled disk\n\n{}.\n\n{MODEL}\n\n## Offsets over time\n",
             self.origin(),
             self.table(),
             self.headline(),
+            modelled(),
         )
     }
 

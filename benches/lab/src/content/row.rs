@@ -25,7 +25,7 @@ use zerocopy::IntoBytes;
 
 use crate::content::{
     Error, Options, Result, StoreSetup, aging,
-    disk::{DISK, Replay},
+    disk::{self, Replay},
     download::DownloadPlan,
     libtorrent::Libtorrent,
     payload::Payload,
@@ -207,7 +207,7 @@ impl Bench<'_> {
             }
             None => self.trace.take(),
         };
-        let mut replay = DISK.replay(&trace);
+        let mut replay = disk::replay(&trace);
         if !matches!(self.way, StoreSetup::Files | StoreSetup::Block) {
             // It has no picture.
             replay.points.clear();
