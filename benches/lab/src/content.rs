@@ -79,7 +79,8 @@ pub fn run(
     let has_libtorrent = libtorrent::is_there();
     let ways: Vec<_> = StoreSetup::ALL
         .into_iter()
-        .filter(|way| options.traced || !way.needs_trace())
+        // Calls do not show the work of the page cache, or of libtorrent.
+        .filter(|way| options.traced || !(way.is_libtorrent() || *way == StoreSetup::FilesFree))
         .filter(|way| has_libtorrent || !way.is_libtorrent())
         .filter(is_wanted)
         .collect();

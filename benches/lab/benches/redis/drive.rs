@@ -360,12 +360,6 @@ impl Sample {
     }
 }
 
-/// The processor time that this process has used, all threads.
-fn client_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 /// The totals at one moment.
 struct RunTotals {
     at: Instant,
@@ -381,7 +375,7 @@ impl RunTotals {
         let bytes = |field: &str| -> Result<u64> { Ok(net.get(field).ok_or("no such field")?.parse()?) };
         Ok(Self {
             server: server.cpu()?,
-            client: client_cpu(),
+            client: Duration::try_from(clock_gettime(ClockId::ProcessCPUTime))?,
             input: bytes("total_net_input_bytes")?,
             output: bytes("total_net_output_bytes")?,
             at: Instant::now(),

@@ -8,14 +8,7 @@
 //!
 //! [`naive`] describes the other design, and where it was made cheaper than it is.
 
-use std::{
-    env,
-    error::Error,
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{env, error::Error, fs, path::Path, process::ExitCode, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -114,14 +107,10 @@ fn bench() -> Result<()> {
         bench.bar.inc(1);
         // After each part, so that none is lost if a later one fails.
         if let Some(path) = arguments.after("--markdown") {
-            fs::write(in_workspace(path), &text)?;
+            // Benches run in the folder of their package, and the path is of the workspace.
+            fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path), &text)?;
         }
     }
     bench.bar.finish_and_clear();
     Ok(())
-}
-
-/// Benches run in the folder of their package, and paths are of the workspace, where the command was given.
-fn in_workspace(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

@@ -153,15 +153,6 @@ impl StoreSetup {
     pub(crate) const fn is_libtorrent(self) -> bool {
         matches!(self, Self::Libtorrent | Self::LibtorrentTuned)
     }
-
-    pub(crate) const fn is_cached(self) -> bool {
-        self.is_block() || matches!(self, Self::FilesCached)
-    }
-
-    /// Whether it needs a trace: calls do not show the work of the page cache, or of libtorrent.
-    pub(crate) const fn needs_trace(self) -> bool {
-        self.is_libtorrent() || matches!(self, Self::FilesFree)
-    }
 }
 
 /// `1GB`, `128MB`, `4MiB`, `65536`.

@@ -170,7 +170,8 @@ impl Bench<'_> {
         };
         // Writes through the page cache need some of the memory, or the kernel ends the process.
         let pages = if limit.is_some() && !self.way.is_block() { 16 << 20 } else { 0 };
-        let cache = self.way.is_cached().then(|| {
+        let is_cached = self.way.is_block() || self.way == StoreSetup::FilesCached;
+        let cache = is_cached.then(|| {
             let mut options = StripeCacheOptions::new();
             options.stripe = Some(self.options.block);
             options.write_memory = self.options.cache - pages.min(self.options.cache / 4);

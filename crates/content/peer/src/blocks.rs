@@ -45,7 +45,7 @@ impl Memory {
 /// Requested blocks that are read with one call.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    blocks: Vec<Block>,
+    pub(crate) blocks: Vec<Block>,
     memory: Arc<Vec<u8>>,
 }
 
@@ -148,11 +148,6 @@ impl Batch {
             at = range.end;
             (block, Slice { memory: Arc::clone(&self.memory), range })
         })
-    }
-
-    /// The blocks without their bytes.
-    pub(crate) fn into_blocks(self) -> Vec<Block> {
-        self.blocks
     }
 }
 

@@ -170,7 +170,7 @@ impl Connection {
     /// Sends the blocks that were read, or rejects the ones that cannot be read.
     pub(super) fn answer(&mut self, batch: Batch, is_read: bool) -> Result<(), EndReason> {
         if !is_read {
-            for block in batch.into_blocks().into_iter().rev() {
+            for block in batch.blocks.into_iter().rev() {
                 if self.torrent.has(block.piece.0) {
                     self.unanswered.push_front(block);
                     continue;

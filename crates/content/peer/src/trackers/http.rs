@@ -129,7 +129,8 @@ impl HttpClient {
         let ends = Instant::now() + self.patience;
         loop {
             let (head, body) = self.get(&url, at, asked, ends).await?;
-            let location = head.headers.get(LOCATION).filter(|_| is_redirect(head.status));
+            let is_redirect = matches!(head.status.as_u16(), 301 | 302 | 303 | 307 | 308);
+            let location = head.headers.get(LOCATION).filter(|_| is_redirect);
             let Some(location) = location else { return answer(head.status, &head.headers, body) };
             redirects += 1;
             if redirects > MOST_REDIRECTS {
@@ -294,10 +295,6 @@ fn unpacked(encoding: Option<&HeaderValue>, body: Bytes) -> Result<Bytes, Tracke
         }
         _ => Ok(body),
     }
-}
-
-fn is_redirect(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
 /// An error with its sources, in words: hyper's errors have the details there.

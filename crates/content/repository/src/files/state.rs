@@ -195,7 +195,7 @@ impl StateRecord {
         if len < size_of::<Head>() as u64 {
             return wrong("shorter than any");
         }
-        let mut head = Head::new_zeroed_head();
+        let mut head: Head = zerocopy::FromZeros::new_zeroed();
         read(head.as_mut_bytes(), 0)?;
         if head.magic != MAGIC {
             return wrong("not the state of a torrent");
@@ -264,10 +264,6 @@ impl StateRecord {
 }
 
 impl Head {
-    fn new_zeroed_head() -> Self {
-        zerocopy::FromZeros::new_zeroed()
-    }
-
     fn own_checksum(&self) -> u32 {
         let bytes = self.as_bytes();
         crc32c::crc32c(&bytes[..bytes.len() - 4])

@@ -495,7 +495,7 @@ impl Store {
             *there = false;
             self.torrents.write().remove(info_hash);
         }
-        torrent.close_files();
+        self.volume.open_files.close(torrent.id);
         // Files that cannot be removed are no longer counted, as after the store is opened again.
         self.volume.used.fetch_sub(torrent.charged() + torrent.state_len, Relaxed);
         self.finish_delete(&torrent.place, DeleteTime::Now)?;

@@ -43,7 +43,7 @@ const CHANGED: &str = "a file of the torrent is gone or too short: open the stor
 #[derive(Debug)]
 pub(super) struct FileTorrent {
     /// Distinguishes it from an earlier torrent of the same info hash.
-    id: u64,
+    pub(super) id: u64,
     pub(super) place: Location,
     has_padding: bool,
     /// Where in its state the have-bits begin.
@@ -181,10 +181,6 @@ impl FileTorrent {
 
     pub(super) fn complete(&self) -> u32 {
         self.state.lock().pieces.complete().count()
-    }
-
-    pub(super) fn close_files(&self) {
-        self.volume.open_files.close(self.id);
     }
 
     /// Keeps the torrent from being deleted.

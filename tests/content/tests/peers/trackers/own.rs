@@ -40,14 +40,10 @@ async fn counts(tracker: &Tracker, expected: [u32; 3]) {
 const V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
 
-fn everywhere() -> Config {
-    listening(&[V4, V6], &[V4, V6])
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn torrents_find_each_other_complete_and_leave_over_each_protocol_and_family() {
     for nth in 0..4 {
-        let tracker = start(&everywhere());
+        let tracker = start(&listening(&[V4, V6], &[V4, V6]));
         let (scheme, addresses) = if nth < 2 { ("udp", &tracker.udp) } else { ("http", &tracker.http) };
         let at = addresses[nth % 2];
         let (url, client) = (format!("{scheme}://{at}/announce"), client());
