@@ -323,8 +323,18 @@ fn a_torrent_that_cannot_be_seeded_ends_no_other() {
 }
 
 #[test]
-fn with_nothing_to_seed_the_error_names_the_remedy() {
+fn errors_name_the_cause_and_the_remedy() {
     let at: &Path = &Folder(prepared());
+    for (line, said) in [
+        ("fetch data --store files", "data: "),
+        ("fetch data.torrent --store nowhere", "seedkeep store format"),
+        ("seed --store files", "holds no store; `seedkeep store add` begins one"),
+        ("seed --store image", "`seedkeep store add` puts them there"),
+        ("fetch magnet:?xt=urn:btih:12 --store files", "40 digits of hex"),
+        ("fetch data.torrent --store files --listen 192.0.2.1:1", "cannot listen at 192.0.2.1:1"),
+    ] {
+        refused(at, line, said);
+    }
     fs::create_dir_all(at.join("empty")).unwrap();
     fs::write(at.join("other"), vec![0; 8 << 20]).unwrap();
     for (line, said) in [
@@ -542,21 +552,6 @@ fn completions_and_manual_pages_have_every_command() {
     assert!(printed.contains("--many-files") && printed.contains("repair"), "{printed}");
     done(folder, "man .");
     assert!(folder.join("seedkeep-store-add.1").exists() && folder.join("seedkeep-seed.1").exists());
-}
-
-#[test]
-fn errors_name_the_cause() {
-    let folder: &Path = &Folder(prepared());
-    for (line, said) in [
-        ("fetch data --store files", "data: "),
-        ("fetch data.torrent --store nowhere", "seedkeep store format"),
-        ("seed --store files", "holds no store; `seedkeep store add` begins one"),
-        ("seed --store image", "`seedkeep store add` puts them there"),
-        ("fetch magnet:?xt=urn:btih:12 --store files", "40 digits of hex"),
-        ("fetch data.torrent --store files --listen 192.0.2.1:1", "cannot listen at 192.0.2.1:1"),
-    ] {
-        refused(folder, line, said);
-    }
 }
 
 /// Names that only some systems, or none, can write.

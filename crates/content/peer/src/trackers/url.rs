@@ -200,9 +200,6 @@ impl fmt::Display for TrackerUrl {
 
 #[cfg(test)]
 mod tests {
-    use swarmkeep_bittorrent::{InfoHash, PeerId};
-    use swarmkeep_tracker_protocol::udp::{AnnounceOption, ConnectionId};
-
     use super::*;
 
     fn url(text: &str) -> TrackerUrl {
@@ -223,6 +220,7 @@ mod tests {
             assert_eq!(url(text), expected, "{text}");
             assert_eq!(url(&expected.to_string()), expected, "{text}");
         }
+        assert_eq!(url("udp://t.example:1").options(), b"");
     }
 
     #[test]
@@ -262,24 +260,6 @@ mod tests {
             assert_eq!(from.join(location).map(|to| to.to_string()).as_deref(), Ok(to), "{location}");
         }
         assert_eq!(url("http://t.example").join("x").unwrap().to_string(), "http://t.example/x");
-    }
-
-    #[test]
-    fn bep_41_carries_path_and_query_in_pieces() {
-        let joined = |text: &str| {
-            let options = url(text).options();
-            assert!(options.len() <= 1100);
-            let new = AnnounceRequest::new(ConnectionId(0), InfoHash::default(), PeerId::default(), 1);
-            let request = AnnounceRequest { trailing: &options, ..new };
-            request.options().fold(Vec::new(), |joined, option| match option {
-                AnnounceOption::UrlData(piece) => [&joined[..], piece].concat(),
-                other => panic!("{other:?}"),
-            })
-        };
-        assert_eq!(joined("udp://t.example:1"), b"");
-        assert_eq!(joined("udp://t.example:1/announce?k=v"), b"/announce?k=v");
-        let long = format!("/{}", "a".repeat(900));
-        assert_eq!(joined(&format!("udp://t.example:1{long}")), long.as_bytes());
     }
 
     #[test]

@@ -134,16 +134,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_block_after_format_is_behind_the_roots() {
-        for policy in [Allocation::Sequential, Allocation::Ordered] {
-            let mut allocator = Allocator::new(2, 200, policy);
-            assert_eq!(allocator.count(), 198);
-            assert_eq!(allocator.take(BlockUse::Data), Some(2));
-            assert!(!allocator.is_free(0) && !allocator.is_free(200));
-        }
-    }
-
-    #[test]
     fn sequential_goes_around_and_takes_each_block_once() {
         let mut allocator = Allocator::new(2, 130, Allocation::Sequential);
         allocator.resume(100);

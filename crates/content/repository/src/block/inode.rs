@@ -225,7 +225,7 @@ impl InodeState {
 
     /// Complete pieces of which some block has no place.
     pub(super) fn pieces_without_blocks(&self, geometry: Geometry, block_shift: u8) -> Vec<u32> {
-        if !self.map.has_holes() {
+        if self.map.taken >= self.map.places {
             return Vec::new();
         }
         let whole = |piece: &u32| {
@@ -279,10 +279,6 @@ impl BlockMap {
         let chunk = self.chunks[chunk as usize].get_or_insert_with(|| vec![0; length as usize].into());
         let old = std::mem::replace(&mut chunk[(place % Self::CHUNK) as usize], block);
         self.taken = self.taken + u32::from(block != 0) - u32::from(old != 0);
-    }
-
-    pub(super) const fn has_holes(&self) -> bool {
-        self.taken < self.places
     }
 
     /// Every block that has a place, with it.

@@ -121,10 +121,6 @@ const fn memory_for(range: &Range<u64>) -> u64 {
     (range.end - range.start).next_multiple_of(SECTOR as u64)
 }
 
-const fn covers(range: &Range<u64>, part: &Range<u64>) -> bool {
-    range.start <= part.start && part.end <= range.end
-}
-
 impl ReadAhead {
     pub(super) fn new(most: u64, stripe: u64) -> Self {
         Self {
@@ -308,7 +304,8 @@ impl Table {
     /// The entry that contains all of a part, in any state.
     fn covering(&mut self, torrent: u64, part: &Range<u64>) -> Option<(Key, &mut Entry)> {
         let (&key, entry) = self.entries.range_mut((torrent, 0)..=(torrent, part.start)).next_back()?;
-        covers(entry.range(), part).then_some((key, entry))
+        let range = entry.range();
+        (range.start <= part.start && part.end <= range.end).then_some((key, entry))
     }
 
     /// The block that contains all of a part, if it is in memory. Notes that it was requested.

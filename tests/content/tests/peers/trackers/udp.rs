@@ -19,14 +19,16 @@ use crate::trackers::{
 #[tokio::test]
 async fn an_announce_has_its_fields_and_the_path_of_its_url() {
     let tracker = Udp::good().await;
-    let url = format!("udp://{}/some/announce?passkey=abc", tracker.at);
+    // It goes in pieces (BEP 41).
+    let path_and_query = format!("/some/announce?passkey={}", "abc".repeat(300));
+    let url = format!("udp://{}{path_and_query}", tracker.at);
     let mut torrent = Announcer::one(&url, &client(), &seldom());
     assert_eq!(torrent.peers().await, endpoints(["192.0.2.1:6881"]));
     let asked = tracker.requests();
     assert!(asked[0].0.is_connect());
     let UdpRequest::Announce { connection, event, left, want, key, path, .. } = &asked[1].0 else { panic!() };
     assert_eq!((*connection, *event, *left, *want, *key), (99, Started, 1000, None, 0xdead_beef));
-    assert_eq!(path, b"/some/announce?passkey=abc");
+    assert_eq!(path, path_and_query.as_bytes());
     let status = torrent.settled().await;
     let latest = status.latest.expect("an answer");
     assert_eq!((latest.seeders, latest.leechers, latest.peers), (2, 3, 1));
