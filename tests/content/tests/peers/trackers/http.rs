@@ -1,19 +1,11 @@
 //! Over HTTP: the requests, which answers are accepted, and the cost of an answer.
 
-use std::{io::Read as _, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::io::Read as _;
 
 use flate2::{Compression, read::GzEncoder};
-use swarmkeep_peer::trackers::FamilyStatus;
-use swarmkeep_tracker_protocol::{
-    bittorrent::AnnounceEvent::{Completed, Started, Stopped},
-    http::AnnounceRequest,
-};
-use tokio::time::sleep;
+use swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::{Completed, Started, Stopped};
 
-use crate::trackers::{
-    servers::{GOOD, Http, Reply, ok, with},
-    torrent::{Announcer, client, endpoints, identity, of, often, quick, seldom},
-};
+use super::{servers::with, *};
 
 async fn failure_of(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String {
     let tracker = Http::new(move |_, _| reply()).await;

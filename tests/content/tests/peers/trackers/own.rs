@@ -1,19 +1,13 @@
 //! This project's own tracker, over each of its protocols.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use swarmkeep::TorrentRepository;
-use swarmkeep_peer::trackers::ClientOptions;
 use swarmkeep_store_tests::{A_MINUTE, with};
 use swarmkeep_tests::{Tracker, build, https::CertificateAuthority, listening};
 use swarmkeep_tracker::Config;
-use swarmkeep_tracker_protocol::bittorrent::Endpoint;
-use tokio::time::sleep;
 
-use crate::trackers::torrent::{Announcer, client, endpoints, hosting, identity, of, patient, seldom};
+use super::*;
 
 fn start(config: &Config) -> Tracker {
     Tracker::over(config, build("packed", |config| config))

@@ -1,14 +1,6 @@
 //! Scripted trackers, which record their requests.
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::{io, sync::Mutex};
 
 use swarmkeep_tracker_protocol::{
     bittorrent::AnnounceEvent,
@@ -20,10 +12,11 @@ use swarmkeep_tracker_protocol::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream, UdpSocket},
+    net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::sleep,
 };
+
+use super::*;
 
 /// A request to a tracker over UDP.
 #[derive(Debug, Clone, PartialEq, Eq)]

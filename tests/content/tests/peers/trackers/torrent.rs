@@ -1,25 +1,14 @@
 //! A torrent that announces, and its status.
 
-use std::{
-    net::IpAddr,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::ops::Range;
 
 use swarmkeep_peer::trackers::{
-    ClientOptions, FamilyStatus, Found, Identity, Progress, TrackerClient, TrackerStatus, Trackers,
-    TrackersHandle, TrackersOptions,
+    Found, Identity, Progress, TrackerClient, TrackerStatus, TrackersHandle, TrackersOptions,
 };
 use swarmkeep_store_tests::{A_MINUTE, with};
-use swarmkeep_tracker_protocol::bittorrent::{Endpoint, InfoHash, PeerId};
-use tokio::{
-    sync::mpsc,
-    time::{sleep, timeout},
-};
+use swarmkeep_tracker_protocol::bittorrent::{InfoHash, PeerId};
+
+use super::*;
 
 /// A client that waits for each answer for as long as a test may take.
 pub(crate) fn client() -> TrackerClient {

@@ -1,20 +1,10 @@
 //! Over UDP: the time of each packet, and which answers are accepted.
 
-use std::time::Duration;
-
-use swarmkeep_peer::trackers::{ClientOptions, Trackers, UrlError};
+use swarmkeep_peer::trackers::UrlError;
 use swarmkeep_store_tests::{A_MINUTE, with};
 use swarmkeep_tracker_protocol::bittorrent::AnnounceEvent::{None as Regular, Started, Stopped};
-use tokio::{
-    net::UdpSocket,
-    sync::mpsc,
-    time::{sleep, timeout},
-};
 
-use crate::trackers::{
-    servers::{Udp, UdpRequest},
-    torrent::{Announcer, client, endpoints, hosting, identity, of, often, quick, seldom, waiting},
-};
+use super::*;
 
 #[tokio::test]
 async fn an_announce_has_its_fields_and_the_path_of_its_url() {
