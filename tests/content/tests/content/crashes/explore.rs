@@ -3,25 +3,19 @@
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
     hash::{Hash, Hasher},
-    sync::Arc,
 };
 
-use swarmkeep::{Random, SplitMix64};
-use swarmkeep_content::{
-    ContentExt, ContentRepository, Error, NewTorrent,
-    block::{Allocation, Barrier, BlockDevice, BlockStore, Damage, Mutant, Owner, SECTOR, sectors},
-};
+use swarmkeep_content::block::{Owner, sectors};
 use swarmkeep_kit::{
     device::SparseDevice,
-    disk::{Change, Entry, Image, Medium, PAGE, SECTOR as LOGICAL},
+    disk::{Medium, SECTOR as LOGICAL},
 };
 
 use super::{
-    judge::{Fault, check, judge},
-    recorder::{DEVICE, IgnoredFlush, RecordedFolder, Recorder, blank, torrent_file_in, with_garbage},
-    workload::{Promises, StoreWorkload, hash},
+    judge::judge,
+    recorder::{DEVICE, RecordedFolder, blank, with_garbage},
+    *,
 };
-use crate::blocks_of;
 
 /// The limits of an exploration.
 #[derive(Debug, Clone, Copy)]

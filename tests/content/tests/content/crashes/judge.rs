@@ -1,16 +1,10 @@
 //! Whether a store may be in this state after a crash.
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use swarmkeep_content::{
-    Content, ContentExt, ContentRepository, Error,
-    block::{Allocation, BlockStore, Damage, Mutant, SECTOR},
-};
-use swarmkeep_kit::disk::{Entry, Image};
+use swarmkeep_content::Content;
 
 use super::{
-    recorder::{Recorder, torrent_file_in},
-    workload::{Action, PromisedTorrent, Promises, content, hash, torrent_file},
+    workload::{Action, PromisedTorrent, content, torrent_file},
+    *,
 };
 
 /// A fault of the medium, beside the crash.

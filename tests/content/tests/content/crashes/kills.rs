@@ -11,19 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep::{Random, SplitMix64};
-use swarmkeep_content::{
-    FileFolder,
-    block::{Allocation, BlockStore, FileDevice},
-};
+use swarmkeep_content::{FileFolder, block::FileDevice};
 use swarmkeep_content_tests::{device_of, scratch_folder};
 use swarmkeep_store_tests::A_MINUTE;
 
-use super::{
-    judge::{Fault, check},
-    workload::{Promises, StoreWorkload},
-};
-use crate::blocks_of;
+use super::*;
 
 /// The workplace and the seed of the writer, and the file of the earlier promises.
 const WRITER: &str = "SWARMKEEP_KILLED_WRITER";

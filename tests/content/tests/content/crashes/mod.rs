@@ -13,10 +13,20 @@ pub(crate) mod kills;
 mod recorder;
 mod workload;
 
-use swarmkeep_content::block::{Allocation, Barrier, Mutant};
+use std::{collections::BTreeMap, sync::Arc};
 
+use swarmkeep::{Random, SplitMix64};
+use swarmkeep_content::{
+    ContentExt, ContentRepository, Error, NewTorrent, TorrentFolder,
+    block::{Allocation, Barrier, BlockDevice, BlockStore, Damage, Mutant, SECTOR},
+};
+use swarmkeep_kit::disk::{Change, Entry, Image, PAGE};
+
+use crate::blocks_of;
 use explore::{Explored, Plan, explore, explore_format, explore_salvage};
-use recorder::IgnoredFlush;
+use judge::{Fault, check};
+use recorder::{IgnoredFlush, Recorder, torrent_file_in};
+use workload::{Promises, StoreWorkload, hash};
 
 /// The number of distinct states, unless `SWARMKEEP_CRASH_STATES` gives it: a million take some ten minutes.
 fn wanted() -> u64 {

@@ -1,12 +1,9 @@
 //! The actions of a store before it crashes, and its promises by then.
 
-use std::{collections::BTreeMap, sync::Arc};
-
 use serde::{Deserialize, Serialize};
-use swarmkeep::{Random, SplitMix64};
-use swarmkeep_content::{
-    ContentExt, ContentRepository, Error, InfoHash, Library, NewTorrent, TorrentFolder, block::BlockStore,
-};
+use swarmkeep_content::{InfoHash, Library};
+
+use super::*;
 
 /// The promises of a store: the torrents that must be there, and those which may be.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
