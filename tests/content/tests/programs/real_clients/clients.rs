@@ -29,8 +29,8 @@ pub(crate) struct Client {
     peer_id: &'static str,
     /// The protocol over which it does not send `stopped`.
     pub(crate) leaves_in_silence: Option<Protocol>,
-    /// Runs it in the foreground until SIGINT: it downloads the missing content, and shares the rest.
-    command: fn(&ClientSetup) -> Command,
+    /// Completes the command that runs it until SIGINT: it downloads the missing content, and shares the rest.
+    command: fn(&ClientSetup, &mut Command),
 }
 
 /// The addresses and folders of one client.
@@ -58,8 +58,7 @@ pub(crate) static ARIA2: Client = Client {
     binds_v6: true,
     peer_id: "A2-",
     leaves_in_silence: None,
-    command: |place| {
-        let mut command = Command::new("aria2c");
+    command: |place, command| {
         // Without DHT this client has no UDP trackers. It knows no node to ask, and a private torrent is not
         // looked up.
         command.args(["--no-conf", "--enable-dht=true"]);
@@ -75,7 +74,6 @@ pub(crate) static ARIA2: Client = Client {
             .arg(format!("--dht-listen-port={}", place.port()));
         command.arg(format!("--interface={}", place.ip())).arg(format!("--dir={}", place.download.display()));
         command.arg(place.torrent());
-        command
     },
 };
 
@@ -88,7 +86,7 @@ pub(crate) static TRANSMISSION: Client = Client {
     peer_id: "-TR",
     // The thread of its HTTP requests accepts no more of them at the end of the program.
     leaves_in_silence: Some(Protocol::Http),
-    command: |place| {
+    command: |place, command| {
         let settings = format!(
             r#"{{"bind-address-{}": "{}", "peer-port": {}, "dht-enabled": false, "lpd-enabled": false,
                 "pex-enabled": false, "utp-enabled": false, "port-forwarding-enabled": false}}"#,
@@ -99,7 +97,6 @@ pub(crate) static TRANSMISSION: Client = Client {
         fs::write(place.home.join("settings.json"), settings).expect("a folder of ours");
         // Without `--verify`: it checks files by itself, and with both, it may stop the torrent and never
         // start it again.
-        let mut command = Command::new("transmission-cli");
         command.args(["--no-portmap", "--no-blocklist"]).arg("--port").arg(place.port().to_string());
         command
             .arg("--config-dir")
@@ -107,7 +104,6 @@ pub(crate) static TRANSMISSION: Client = Client {
             .arg("--download-dir")
             .arg(&place.download)
             .arg(place.torrent());
-        command
     },
 };
 
@@ -119,11 +115,9 @@ pub(crate) static LIBTORRENT: Client = Client {
     binds_v6: true,
     peer_id: "-LT",
     leaves_in_silence: None,
-    command: |place| {
-        let mut command = Command::new(PYTHON);
+    command: |place, command| {
         command.args(["-c", LIBTORRENT_SCRIPT]).arg(place.torrent()).arg(&place.download);
         command.args([place.ip().to_string(), place.port().to_string()]);
-        command
     },
 };
 
@@ -165,7 +159,7 @@ pub(crate) static QBITTORRENT: Client = Client {
     binds_v6: true,
     peer_id: "-qB",
     leaves_in_silence: None,
-    command: |place| {
+    command: |place, command| {
         let config = format!(
             "[LegalNotice]\nAccepted=true\n[Preferences]\nWebUI\\Enabled=false\n[Network]\nPortForwardingEnabled=false\n\
              [BitTorrent]\nSession\\DHTEnabled=false\nSession\\LSDEnabled=false\nSession\\PeXEnabled=false\n\
@@ -176,11 +170,9 @@ pub(crate) static QBITTORRENT: Client = Client {
         let folder = place.home.join("qBittorrent/config");
         fs::create_dir_all(&folder).expect("a folder of ours");
         fs::write(folder.join("qBittorrent.conf"), config).expect("a folder of ours");
-        let mut command = Command::new("qbittorrent-nox");
         command.arg(format!("--profile={}", place.home.display())).arg("--skip-dialog=true");
         command.arg(format!("--save-path={}", place.download.display())).arg(place.torrent());
         command.env("HOME", &place.home).env("XDG_CONFIG_HOME", &place.home);
-        command
     },
 };
 
@@ -192,8 +184,7 @@ pub(crate) static RTORRENT: Client = Client {
     binds_v6: false,
     peer_id: "-lt",
     leaves_in_silence: None,
-    command: |place| {
-        let mut command = Command::new("rtorrent");
+    command: |place, command| {
         command.args(["-n", "-o", "system.daemon.set=true", "-o", "dht.mode.set=disable"]);
         // With its check of the whole file at the end, it has not announced `completed` after 90 seconds.
         command.args(["-o", "protocol.pex.set=no", "-o", "pieces.hash.on_completion.set=no"]);
@@ -203,7 +194,6 @@ pub(crate) static RTORRENT: Client = Client {
             command.args(["-b", &place.ip().to_string()]);
         }
         command.arg("-d").arg(&place.download).arg("-s").arg(&place.home).arg(place.torrent());
-        command
     },
 };
 
@@ -219,13 +209,11 @@ pub(crate) static RQBIT: Client = Client {
     binds_v6: false,
     peer_id: "-rQ",
     leaves_in_silence: Some(Protocol::Http),
-    command: |place| {
-        let mut command = Command::new("rqbit");
+    command: |place, command| {
         command.args(["--disable-dht", "--disable-lsd", "--disable-upnp-port-forward"]);
         command.arg("--listen-port").arg(place.port().to_string()).args(["download", "--disable-http-api"]);
         command.args(["--overwrite", "--output-folder"]).arg(&place.download).arg(place.torrent());
         command.env("HOME", &place.home);
-        command
     },
 };
 
@@ -305,7 +293,8 @@ impl Running {
     /// Starts it with more options, after its own.
     pub(crate) fn start_with(client: &Client, place: &ClientSetup, options: &[&str]) -> Self {
         let log = fs::File::create(place.home.join("log")).expect("a folder of ours");
-        let mut command = (client.command)(place);
+        let mut command = Command::new(client.version[0]);
+        (client.command)(place, &mut command);
         command.args(options).stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
         Self(command.spawn().expect("a need of this test"))
     }

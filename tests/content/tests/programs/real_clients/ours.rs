@@ -15,11 +15,10 @@ use crate::real_clients::{FILE, clients::ClientSetup};
 /// The arguments of [`run`]: its address, the torrent file, and the folder with the file.
 const ARGUMENTS: [&str; 3] = ["SWARMKEEP_PEER_AT", "SWARMKEEP_PEER_TORRENT", "SWARMKEEP_PEER_FOLDER"];
 
-pub(crate) fn command(place: &ClientSetup) -> Command {
-    let mut command = Command::new(env::current_exe().expect("a test is a program"));
+pub(crate) fn command(place: &ClientSetup, command: &mut Command) {
+    *command = Command::new(env::current_exe().expect("a test is a program"));
     let values = [place.at.to_string().into(), place.torrent().to_owned(), place.download.clone().into()];
     command.envs(ARGUMENTS.into_iter().zip(values));
-    command
 }
 
 /// Whether this process must be such a client instead of tests.
