@@ -447,9 +447,7 @@ struct Reporter {
     /// Whether stderr is a terminal.
     draws: bool,
     all: MultiProgress,
-    /// A bar for each torrent.
     bars: Vec<ProgressBar>,
-    /// A bar for each link.
     links: Vec<ProgressBar>,
     news: News,
 }
@@ -594,7 +592,6 @@ impl Reporter {
         self.bars.iter().chain(&self.links).for_each(ProgressBar::finish_and_clear);
     }
 
-    /// Prints the totals.
     fn end(&mut self, shared: &[SharedTorrent]) -> Result<(), Box<dyn Error>> {
         self.clear();
         if self.json {

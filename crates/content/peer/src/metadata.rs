@@ -38,7 +38,6 @@ pub struct MetadataFetch<P> {
 
 #[derive(Debug)]
 struct Peer {
-    /// The size that it claims.
     size: u32,
     requests: Vec<OpenRequest>,
     /// Times that it rejected, or was too slow.

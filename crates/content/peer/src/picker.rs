@@ -75,7 +75,6 @@ pub(crate) struct PickRequest<'a> {
     pub(crate) from: IpAddr,
     /// The most blocks.
     pub(crate) count: usize,
-    /// Pieces that it has.
     pub(crate) has: &'a dyn Fn(u32) -> bool,
     /// While it chokes, the pieces that it sends all the same.
     pub(crate) allows: Option<&'a [u32]>,

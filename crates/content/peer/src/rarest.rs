@@ -69,7 +69,6 @@ impl Rarest {
         self.places[piece as usize] = OUT;
     }
 
-    /// One more peer has a piece.
     pub(crate) fn gained(&mut self, piece: u32, rng: &mut impl Rng) {
         let count = self.count(piece);
         self.reach(count + 1);
@@ -81,7 +80,6 @@ impl Rarest {
         }
     }
 
-    /// One peer less has a piece.
     pub(crate) fn lost(&mut self, piece: u32, rng: &mut impl Rng) {
         let count = self.count(piece);
         self.counts[piece as usize] -= 1;

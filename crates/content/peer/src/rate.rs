@@ -20,7 +20,6 @@ impl Meter {
         self.total.fetch_add(bytes, Relaxed);
     }
 
-    /// Bytes since it was made.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }

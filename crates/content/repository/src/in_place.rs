@@ -192,7 +192,6 @@ impl Place {
         self.info.files().get(index).expect("it comes from the list").is_padding()
     }
 
-    /// How a file is now.
     fn now(&self, index: usize) -> io::Result<Signature> {
         Ok(signature(&self.path(index).metadata()?))
     }

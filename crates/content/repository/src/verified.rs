@@ -149,7 +149,6 @@ impl ContentRepository for Verified {
 
 debug_as!(Verified, it, "Verified {{ inner: {:?}, .. }}", it.inner);
 
-/// A torrent that was opened.
 struct Handle {
     inner: Arc<dyn Content>,
     info_hash: InfoHash,

@@ -245,7 +245,6 @@ impl Torrent {
         }
     }
 
-    /// Whether a peer has pieces that are wanted.
     pub(crate) fn is_interested_in(&self, peer: &Peer) -> bool {
         self.state.lock().peers.get(&peer.key).is_some_and(|entry| entry.wanted > 0)
     }

@@ -46,7 +46,6 @@ impl Allocator {
         allocator
     }
 
-    /// How many blocks are free.
     pub(super) const fn count(&self) -> u32 {
         self.count
     }

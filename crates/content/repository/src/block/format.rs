@@ -106,7 +106,6 @@ pub(super) struct RootHeader {
     pub(super) block_shift: u8,
     /// 0 or 1.
     pub(super) copy: u8,
-    /// Blocks of each copy of the root.
     pub(super) root_blocks: U32,
     /// Blocks of the device, including the root.
     pub(super) blocks: U32,
@@ -114,7 +113,6 @@ pub(super) struct RootHeader {
     pub(super) entry_sectors: U32,
     /// CRC-32C of these sectors' checksums, and so of all entries.
     pub(super) entries_checksum: U32,
-    /// Torrents named.
     pub(super) torrents: U32,
     /// Grows by one with each root that is written; 0 while the device is formatted.
     pub(super) generation: U64,

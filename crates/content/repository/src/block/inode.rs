@@ -90,11 +90,9 @@ pub(super) struct Changes {
 pub(super) struct ChangeSet {
     /// Blocks of the torrent that were given a place.
     pub(super) blocks: BTreeSet<u32>,
-    /// Pieces that were marked.
     pub(super) pieces: BTreeSet<u32>,
     /// Blocks of the body that were given a place.
     pub(super) map_blocks: BTreeSet<u32>,
-    /// Whether the label was set.
     pub(super) label: bool,
 }
 

@@ -135,7 +135,6 @@ impl Root {
         self.entries[at as usize]
     }
 
-    /// Every torrent, with its place.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &RootEntry)> {
         (0..).zip(&self.entries).filter(|(_, entry)| !entry.is_none())
     }

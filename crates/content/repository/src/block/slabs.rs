@@ -111,7 +111,6 @@ impl Slabs {
         Some((inode, logical & (slab.class.logical() - 1)))
     }
 
-    /// The blocks that have i-nodes.
     pub(super) fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.blocks.keys().copied()
     }

@@ -66,7 +66,6 @@ struct Backlog {
     due: Vec<StripeJob>,
     /// The next stripes to write, in this order.
     going: VecDeque<StripeJob>,
-    /// Threads that write.
     writing: usize,
     /// Threads that look for the next stripes to write.
     sorting: usize,

@@ -145,7 +145,6 @@ impl UnwrittenStripe {
         })
     }
 
-    /// Bytes of memory that it takes.
     pub(super) fn memory(&self) -> u64 {
         self.chunks.iter().flatten().count() as u64 * self.chunk
     }

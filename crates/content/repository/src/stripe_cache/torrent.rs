@@ -60,7 +60,6 @@ pub(super) struct TorrentState {
     geometry: Geometry,
     stripe: u64,
     pub(super) pieces: Pieces,
-    /// Stripes with bytes in memory.
     stripes: BTreeMap<u64, Stripe>,
     /// Stripes that are gathering and incomplete: the number of missing bytes, and the stripe.
     begun: BTreeSet<(u64, u64)>,
