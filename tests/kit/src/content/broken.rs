@@ -1,5 +1,5 @@
 //! Stores that are broken on purpose: the model, each with one fault, and the case that must reject it. Most
-//! are faults of stores in use.
+//! are faults of stores in use. One in two steps looks, lets go of the lock, and acts on what it saw.
 #![allow(missing_docs, reason = "the names of most faults say it")]
 
 mod content;
@@ -41,50 +41,38 @@ swarmkeep_conformance::faults! {
     first_buffer_written FirstBufferWritten => buffers_are_written_one_after_another;
     empty_buffer_ends_a_write EmptyBufferEnds => buffers_are_written_one_after_another;
     buffers_beyond_1024_not_written BuffersBeyond1024 => buffers_are_written_one_after_another;
-    /// Begins a write at the sector's beginning.
     odd_offsets_rounded OffsetsRounded => ranges_across_every_boundary_read_as_they_were_written;
     writes_end_with_the_stripe WritesEndWithStripe => ranges_across_every_boundary_read_as_they_were_written;
     pieces_rounded_to_sectors PiecesRounded => pieces_of_every_length_are_written_in_any_order;
-    /// Writes no more than 256 KiB at once.
     long_writes_cut LongWritesCut => a_torrent_may_be_written_at_once;
     first_write_wins FirstWriteWins => written_again_a_byte_reads_as_it_was_written_last;
-    /// Writes whole sectors, with zeroes around the bytes.
     neighbours_zeroed NeighboursZeroed => neighbours_of_a_write_stay_as_they_were;
-    /// Refuses a write of nothing in a complete piece.
     write_of_nothing_refused EmptyWriteRefused => a_write_of_nothing_does_nothing;
-    /// Takes a write of nothing for one of a byte.
     write_of_nothing_writes EmptyWriteWrites => a_write_of_nothing_does_nothing;
     out_of_range_writes_what_fits OutOfRangeWritesWhatFits => a_write_out_of_range_is_refused_and_changes_nothing;
     offsets_wrap OffsetsWrap => a_write_out_of_range_is_refused_and_changes_nothing;
     write_into_complete WriteIntoComplete => a_write_into_a_complete_piece_is_refused_and_changes_nothing;
-    /// Writes the bytes before a complete piece, and then refuses.
     half_of_a_refused_write HalfOfRefused => a_write_into_a_complete_piece_is_refused_and_changes_nothing;
     first_piece_of_a_write_checked FirstPieceChecked => a_write_into_a_complete_piece_is_refused_and_changes_nothing;
     first_buffer_filled FirstBufferFilled => buffers_are_filled_one_after_another;
-    /// Reads from the sector's beginning.
     reads_rounded ReadsRounded => any_range_of_complete_pieces_can_be_read;
     zeroes_for_never_written ZeroesForUnwritten => a_byte_that_was_never_written_is_an_error_that_names_the_first;
     written_by_the_page WrittenByPage => a_byte_that_was_never_written_is_an_error_that_names_the_first;
     first_byte_of_the_read_named NamesStartOfRead => a_byte_that_was_never_written_is_an_error_that_names_the_first;
-    /// Counts the byte that it names from the beginning of a buffer.
     byte_of_the_buffer_named NamesByteOfBuffer => errors_of_a_read_name_the_first_byte_across_buffers;
     /// Reads up to the end, and leaves the rest of the buffers.
     reads_end_with_the_torrent ReadsClamped => a_read_out_of_range_is_refused;
-    /// Refuses a read of nothing where nothing was written.
     read_of_nothing_refused EmptyReadRefused => a_read_of_nothing_is_answered_wherever_it_lies_in_the_torrent;
-    /// Takes back the mark of a piece in every torrent.
     marks_shared_among_torrents MarksShared => torrents_are_apart;
     another_torrents_bytes_in_reused_room OldRoomShown => no_bytes_of_another_torrent_are_ever_read;
     another_torrents_bytes_in_failed_reads OldRoomInBuffers => no_bytes_of_another_torrent_are_ever_read;
     last_piece_not_shown LastPieceNotShown => a_piece_is_complete_once_it_was_marked;
     mark_unverified MarkUnverified => a_mark_is_refused_unless_every_byte_was_written;
     mark_looks_at_the_ends MarkLooksAtEnds => a_mark_is_refused_unless_every_byte_was_written;
-    /// Wants the last piece to be as long as the others.
     last_piece_never_complete LastPieceWhole => the_last_piece_may_be_shorter;
     repeated_mark_is_new RepeatedMarkNew => a_repeated_mark_answers_false;
     any_piece_exists AnyPieceExists => pieces_that_do_not_exist_are_refused;
     mark_incomplete_keeps_bytes UnmarkKeepsBytes => mark_incomplete_forgets_the_bytes_of_the_piece_and_no_others;
-    /// Forgets whole sectors with a piece.
     mark_incomplete_forgets_neighbours UnmarkForgetsNeighbours => mark_incomplete_forgets_the_bytes_of_the_piece_and_no_others;
     mark_incomplete_forgets_incomplete UnmarkForgetsIncomplete => mark_incomplete_of_an_incomplete_piece_leaves_it_as_it_was;
     complete_for_ever CompleteForEver => a_piece_marked_incomplete_may_be_written_again;
@@ -96,9 +84,7 @@ swarmkeep_conformance::faults! {
     marks_lost_on_reopen FlushDoesNothing => what_was_flushed_is_there_when_the_store_is_opened_again;
     flushed_when_closed FlushedWhenClosed => what_was_flushed_is_there_when_the_store_is_opened_again;
     durable_and_not_declared DurableNotDeclared => what_was_flushed_is_there_when_the_store_is_opened_again;
-    /// Flushes pieces that were written and not marked.
     unmarked_pieces_complete_after_reopen WrittenIsComplete => bytes_of_incomplete_pieces_do_not_outlive_the_store;
-    /// Makes marks durable at once, and bytes at the next flush.
     marks_before_bytes MarksBeforeBytes => what_was_not_flushed_may_survive_and_reads_as_when_it_was_marked;
     create_not_durable CreateNotDurable => a_torrent_is_there_after_create_returned;
     delete_not_durable DeleteNotDurable => a_torrent_is_gone_after_delete_returned;
@@ -113,11 +99,8 @@ swarmkeep_conformance::faults! {
     free_not_told FreeNotTold => free_is_returned_where_a_capacity_was_given;
     /// Ignores the capacity, and says that nothing is free.
     capacity_ignored CapacityIgnored => a_capacity_is_kept;
-    /// Looks whether there is room, lets go of the lock, and writes.
     capacity_in_two_steps CapacityInTwoSteps => a_capacity_is_kept_by_racing_writes;
-    /// Writes as much as there is room for, and says that it is full.
     full_half_done FullHalfDone => a_write_without_room_changes_nothing;
-    /// Leaves a torrent behind for which there was no room.
     create_half_done CreateHalfDone => a_create_without_room_leaves_nothing;
     full_refuses_marks FullRefusesMarks => a_full_store_reads_marks_and_flushes;
     delete_frees_nothing DeleteFreesNothing => room_that_was_freed_is_used_again;
@@ -135,23 +118,15 @@ swarmkeep_conformance::faults! {
     room_told_of_the_rest RoomToldOfRest => room_is_returned_that_is_enough_for_a_write;
     flushes_not_counted FlushesNotCounted => statistics_count_flushes;
     places_beyond_the_end PlacesBeyondEnd => places_are_returned_for_bytes_of_the_torrent_alone;
-    /// Reads a sector, lets go of the lock, and writes it back with the bytes changed.
     neighbours_lost_in_a_race SectorsInTwoSteps => disjoint_writes_at_once_all_arrive;
-    /// The same with pages.
     bytes_of_neither_change PagesInTwoSteps => of_overlapping_writes_each_byte_is_that_of_one;
-    /// Looks whether a torrent is there, lets go of the lock, and creates it.
     racing_creates_both_win CreateInTwoSteps => of_racing_creates_one_wins;
-    /// Looks whether a torrent is there, lets go of the lock, and deletes it.
     racing_deletes_both_win DeleteInTwoSteps => of_racing_deletes_one_answers_true;
-    /// Looks whether a piece is complete, lets go of the lock, and marks it.
     racing_marks_both_win MarkInTwoSteps => of_racing_marks_one_answers_true;
-    /// Looks whether a piece is complete, lets go of the lock, and writes.
     write_after_the_mark WriteInTwoSteps => a_complete_piece_never_changes_whatever_is_written_at_once;
-    /// Clears the bytes of a piece, lets go of the lock, and marks it incomplete.
     mark_incomplete_in_two_steps UnmarkInTwoSteps => reads_racing_mark_incomplete_see_what_was_written;
     /// Looks whether a torrent is there, lets go of the lock, and writes to the one with its info hash then.
     write_after_the_delete WriteAfterDelete => calls_racing_a_delete_are_done_or_answer_deleted;
-    /// Collects the pieces to flush, lets go of the lock, and makes them durable without another look.
     flush_in_two_steps FlushInTwoSteps => a_flush_races_with_everything;
     /// Reads the second half from the torrent that has the info hash then.
     read_in_two_steps ReadInTwoSteps => readers_never_see_bytes_of_another_torrent;
