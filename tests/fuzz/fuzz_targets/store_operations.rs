@@ -244,7 +244,6 @@ impl ComparedStores {
         }
     }
 
-    /// Everything that both hold.
     fn compare(&self) {
         let swarms = by_hash(self.packed.swarms());
         assert_eq!(swarms, by_hash(self.model.swarms()));

@@ -47,11 +47,9 @@ pub struct Row {
     pub(crate) cpu: f64,
     /// Bytes that were read and compared after the store was opened again. All pieces were complete.
     pub(crate) compared: u64,
-    /// The version of libtorrent.
     pub(crate) version: Option<String>,
 }
 
-/// Measures one row.
 pub(crate) fn measure(options: &Options, way: StoreSetup, progress: &mut dyn FnMut(f64)) -> Result<Row> {
     // It is removed in any case.
     let folder = tempfile::Builder::new().prefix("swarmkeep-bench-").tempdir_in(&options.folder)?;

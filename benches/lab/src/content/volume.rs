@@ -213,7 +213,6 @@ fn ours(all: &Path) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// The output of a program.
 fn output_of(command: &mut Command) -> io::Result<String> {
     let output = command.output();
     let failed = |why: String| io::Error::other(format!("{}: {why}", command.get_program().display()));

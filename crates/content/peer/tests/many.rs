@@ -23,7 +23,6 @@ static ALLOCATOR: Counting = Counting;
 const TORRENTS: usize = 1000;
 const CONNECTIONS: usize = 200;
 const PIECE: u32 = 16 << 10;
-/// Pieces of a torrent.
 const PIECES: u32 = 4;
 /// Requests of each leecher, for the same blocks over and over: more than is sent to one that reads nothing.
 const ASKED: u32 = 128;
@@ -48,7 +47,6 @@ fn info(n: usize, pieces: u32) -> Arc<Info> {
     Arc::new(Info::parse(&bytes).unwrap())
 }
 
-/// The bytes of a piece of a torrent.
 fn piece(n: usize, piece: u32) -> Vec<u8> {
     (0..PIECE / 8)
         .flat_map(|at| ((n as u64) << 40 | u64::from(piece) << 20 | u64::from(at)).to_le_bytes())
@@ -75,7 +73,6 @@ fn at_rest(before: usize) -> usize {
     (0..200).map(|_| each()).find(|&each| each <= A_CONNECTION).unwrap_or_else(each)
 }
 
-/// A leecher.
 struct Asker {
     stream: TcpStream,
     received: ReceiveBuffer,

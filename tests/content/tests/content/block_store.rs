@@ -141,7 +141,6 @@ const TORRENTS: [(u8, u64, u32, &[u32]); 4] = [
     (4, (70 << 20) + 1, 32 << 10, &[0, 1_000, 2_240]),
 ];
 
-/// The label of a torrent of the image.
 fn label_of(n: u8) -> Vec<u8> {
     vec![n; 100 * usize::from(n)]
 }

@@ -19,7 +19,6 @@ use swarmkeep_content_tests::torrents;
 use swarmkeep_metainfo::Info;
 use swarmkeep_store_tests::with;
 
-/// A store that counts the bytes read.
 #[derive(Debug)]
 struct CountingStore(Memory, Arc<ReadProbe>);
 
@@ -31,7 +30,6 @@ struct ReadProbe {
     read: AtomicU64,
     /// A byte that cannot be read.
     bad: Mutex<Option<u64>>,
-    /// Runs during the next read.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 

@@ -32,7 +32,6 @@ struct FetchLoad {
     within: Duration,
 }
 
-/// The writes to the device.
 #[derive(Debug)]
 struct Writes {
     stripes: usize,

@@ -158,7 +158,6 @@ fn torrent(n: u8, files: &[(&str, u64)]) -> NewTorrent {
     NewTorrent::with_files(hash(n), PIECE, list.build().unwrap()).unwrap()
 }
 
-/// Writes and marks pieces.
 fn put(content: &dyn Content, bytes: &[u8], pieces: impl IntoIterator<Item = u32>) {
     for piece in pieces {
         let range = content.geometry().piece(piece).unwrap();

@@ -11,7 +11,6 @@ use swarmkeep_peer_wire::{
 const PIECES: u32 = 77;
 const PIECE_LENGTH: u32 = 1 << 15;
 
-/// All of the pieces.
 const ALL: [u8; 10] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf8];
 
 /// The values of a message of any kind: its kind, numbers, a root, bytes, hashes, ids of extensions, IPv4 and

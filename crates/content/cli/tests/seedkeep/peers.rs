@@ -260,7 +260,6 @@ fn a_fetch_takes_up_a_torrent_that_is_there_and_leaves_all_else_alone() {
     }
 }
 
-/// The names in a folder, sorted.
 pub(crate) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(folder)
         .unwrap()

@@ -54,7 +54,6 @@ fn fixture(folder: &Path, names: &str) {
     }
 }
 
-/// Every file below a folder, by its path.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = tree(folder).into_keys().filter(|path| !path.is_dir());
     files.map(|path| (path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap())).collect()

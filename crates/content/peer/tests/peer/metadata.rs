@@ -276,7 +276,6 @@ fn a_peer_that_sends_all_has_limited_time_and_more_after_it_was_too_slow() {
     panic!("it was not fetched");
 }
 
-/// The behaviour of a peer in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Sends,

@@ -201,7 +201,6 @@ fn durable_pieces_without_bits_survive_a_file_that_cannot_be_flushed() {
     assert_eq!(content.read_piece(0).unwrap(), [1; PIECE as usize]);
 }
 
-/// Creates `count` files of a piece each.
 fn create_many(store: &FileStore, count: u32) -> Arc<dyn Content> {
     store.create(&torrent((0..count).map(|name| (format!("t/{name}"), PIECE.into())))).unwrap()
 }

@@ -75,7 +75,6 @@ fn torrent(n: u8, files: &[(&str, u64)]) -> NewTorrent {
     NewTorrent::with_files(hash(n), PIECE, list(files)).unwrap()
 }
 
-/// Writes and marks pieces.
 fn put(content: &dyn Content, bytes: &[u8], pieces: impl IntoIterator<Item = u32>) {
     for piece in pieces {
         let range = content.geometry().piece(piece).unwrap();
@@ -97,7 +96,6 @@ fn complete(content: &dyn Content) -> Vec<u32> {
     content.pieces().unwrap().iter().collect()
 }
 
-/// Every file below a folder except the store's own.
 fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];

@@ -41,7 +41,6 @@ fn hash(n: u64) -> InfoHash {
     InfoHash::new(bytes)
 }
 
-/// The content of torrent `n` in `range`.
 fn bytes(n: u64, range: Range<u64>) -> Vec<u8> {
     range.map(|at| ((at + 1).wrapping_mul(n + 0x9e37_79b9) >> 7) as u8).collect()
 }

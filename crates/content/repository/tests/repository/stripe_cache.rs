@@ -147,7 +147,6 @@ impl Probe {
         }
     }
 
-    /// Waits until `count` calls wait at the closed gate.
     fn wait_inside(&self, count: u64) {
         while self.inside.load(Relaxed) < count {
             thread::yield_now();

@@ -17,7 +17,6 @@ use super::{
     *,
 };
 
-/// The limits of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) allocation: Allocation,
@@ -48,7 +47,6 @@ pub(crate) struct Explored {
     pub(crate) distinct: HashSet<u64>,
     /// Flushes between which the crashes were.
     pub(crate) flushes: u64,
-    /// The first fault found.
     pub(crate) found: Option<String>,
 }
 

@@ -10,7 +10,6 @@ use super::{
 /// A fault of the medium, beside the crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing.
     None,
     /// A logical sector of this sector holds garbage.
     Garbage(u64),

@@ -28,7 +28,6 @@ pub(crate) struct PromisedTorrent {
     pub(crate) label_durable: u64,
 }
 
-/// A piece that was written.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Piece {
     /// It was flushed: it has to be complete.

@@ -61,7 +61,6 @@ impl Stranger {
         self.say_encoded(&ExtendedMessage::Handshake(hello).to_peer(&ExtensionIds::NONE).unwrap()).await;
     }
 
-    /// Sends a block of `content`.
     pub(crate) async fn bring(&mut self, content: &[u8], Block { piece, begin, length }: Block) {
         let from = piece.0 as usize * info().piece_length() as usize + begin as usize;
         let data = &content[from..from + length as usize];
@@ -94,7 +93,6 @@ impl Stranger {
     }
 }
 
-/// The handshake of peer `n`.
 pub(crate) fn handshake(n: u8, info_hash: InfoHash, reserved: Reserved) -> Vec<u8> {
     let mut bytes = Vec::new();
     Handshake { reserved, info_hash, peer_id: PeerId::new([n; 20]) }.encode(&mut bytes);

@@ -44,7 +44,6 @@ fn full(info: &Info, bytes: &[u8]) -> Arc<dyn ContentRepository> {
     Arc::new(store)
 }
 
-/// A session that seeds a torrent.
 async fn seeder(n: u8, info: &Arc<Info>, bytes: &[u8], tiers: &[Vec<String>]) -> Session {
     let session = start(n, full(info, bytes)).await;
     session.add(Arc::clone(info), tiers).await.unwrap();

@@ -263,7 +263,6 @@ async fn torrents_without_peers_to_call_leave_connections_to_the_others() {
     seeder.stop().await.unwrap();
 }
 
-/// A torrent of zeroes.
 pub(crate) fn zeroes(name: &str, pieces: usize, piece_length: usize) -> Arc<Info> {
     let (length, named, hashes) = (pieces * piece_length, name.len(), 20 * pieces);
     let head =

@@ -5,7 +5,6 @@ use super::*;
 /// The time that a peer may take in these tests.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// A session that fetches.
 async fn fetcher(n: u8) -> (Session, Handle) {
     started(with(config(n), |config| config.request_timeout = PATIENCE), &store([]), &[]).await
 }

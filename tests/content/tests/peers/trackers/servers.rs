@@ -18,7 +18,6 @@ use tokio::{
 
 use super::*;
 
-/// A request to a tracker over UDP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UdpRequest {
     Connect {
@@ -97,7 +96,6 @@ impl UdpRequest {
     }
 }
 
-/// A tracker over UDP.
 pub(crate) struct Udp {
     pub(crate) at: SocketAddr,
     asked: Arc<Mutex<Vec<(UdpRequest, SocketAddr, Instant)>>>,
@@ -175,7 +173,6 @@ pub(crate) enum Reply {
     Nothing,
 }
 
-/// A tracker over HTTP.
 pub(crate) struct Http {
     pub(crate) at: SocketAddr,
     /// Path and query of each request.

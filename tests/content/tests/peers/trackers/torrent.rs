@@ -106,12 +106,10 @@ impl Announcer {
         torrents.map(|torrent| Self::start(&[&[url]], identity(torrent, 1), client, &seldom())).collect()
     }
 
-    /// The next peers.
     pub(crate) async fn peers(&mut self) -> Vec<Endpoint> {
         timeout(A_MINUTE, self.found.recv()).await.expect("peers in time").expect("it runs").peers
     }
 
-    /// Waits until the status holds.
     pub(crate) async fn until(
         &self,
         what: &str,

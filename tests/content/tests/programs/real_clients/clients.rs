@@ -19,7 +19,6 @@ pub(crate) struct Client {
     pub(crate) name: &'static str,
     /// Its number, from which its address and port follow: fixtures do not depend on the other clients.
     n: u8,
-    /// The programs that it needs.
     pub(crate) needs: &'static [Need],
     /// Prints its version.
     version: &'static [&'static str],

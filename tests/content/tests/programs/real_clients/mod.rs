@@ -138,7 +138,6 @@ const FILE_LEN: usize = 2 << 20;
 /// The longest time of each part of the story: on an idle machine, they take a second or two.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// The protocol between clients and tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Udp,

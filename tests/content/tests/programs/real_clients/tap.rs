@@ -326,7 +326,6 @@ impl<'a> HttpMessage<'a> {
     }
 }
 
-/// A request of a client.
 enum Request {
     Connect,
     Announce(Announce),
@@ -404,7 +403,6 @@ impl Request {
     }
 }
 
-/// An answer of the tracker.
 enum Response {
     Connect,
     Announce {

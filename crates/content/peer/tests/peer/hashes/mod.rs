@@ -148,7 +148,6 @@ impl Owned {
     }
 }
 
-/// The behaviour of a peer in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Answers,
