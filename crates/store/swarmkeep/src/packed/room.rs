@@ -95,8 +95,8 @@ impl Packed {
         any
     }
 
-    /// Evicts a swarm of few peers. A larger one gives up as many peers if it is worth no more than the
-    /// newcomer, and less than a small one that may go: the next newcomers find it small. There is no room if
+    /// Evicts a swarm of few peers. A larger one gives up as many peers if it is cheap, and worth less than a
+    /// small one that may go: the next newcomers find it small. There is no room if
     /// all swarms are large, or if the newcomer would displace one that is worth more than itself and more
     /// than a large one. Returns whether there is room.
     fn free_swarm(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
@@ -112,7 +112,7 @@ impl Packed {
         };
         let is_cheap = |(large, _): &Candidate| {
             let has_less = |(small, _): Candidate| !small.is_more && small.size <= large.size;
-            !large.is_more && !small.is_some_and(has_less)
+            large.is_cheap() && !small.is_some_and(has_less)
         };
         let cheap = large.filter(is_cheap);
         cheap.map(&mut evict);
@@ -149,7 +149,7 @@ impl Packed {
             // shrinks with each newcomer until it may go as a whole.
             let shrinks = newcomer.full == NoRoom::Swarms
                 && 2 * census.sampled_small < census.sampled
-                && census.large.is_some_and(|(large, _)| !large.is_more);
+                && census.large.is_some_and(|(large, _)| large.is_cheap());
             let (searched, fewest) = (nth + 1, if shrinks { 1 } else { fewest });
             if least.is_some_and(|(worth, _)| !worth.is_more)
                 || searched >= fewest && census.sampled >= EVICTION_SAMPLE

@@ -23,6 +23,4 @@ use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
 };
-use torrent::{
-    Announcer, LONG, client, endpoints, hosting, identity, of, often, patient, quick, seldom, waiting,
-};
+use torrent::{Announcer, client, endpoints, hosting, identity, of, often, patient, quick, seldom, waiting};

@@ -31,6 +31,13 @@ pub(in crate::packed) struct Worth {
     latest: Tick,
 }
 
+impl Worth {
+    /// Whether it is less than that of two networks, and no more than that of the newcomer or not proven.
+    pub(in crate::packed) const fn is_cheap(&self) -> bool {
+        self.size <= UNIT.ilog2() + 1 && !(self.is_more && self.proven)
+    }
+}
+
 /// An announce that needs room, and the worth of its swarm.
 #[derive(Debug)]
 pub(in crate::packed) struct Newcomer {

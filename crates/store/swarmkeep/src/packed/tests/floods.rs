@@ -103,6 +103,17 @@ fn a_newcomer_finds_the_unproven_swarms_of_other_shards() {
     large.iter().for_each(|&n| assert_eq!(peers(&store, n), 70, "{n}"));
 }
 
+/// Peers of a large swarm have come back. A newcomer that is refused takes none of them.
+#[test]
+fn a_refused_newcomer_takes_nothing_of_a_proven_swarm() {
+    let store = store(&config().max_swarms(8));
+    for now in [0, INTERVAL] {
+        fill(&store, now, (0..8).flat_map(|n| (0..100).map(move |m| leecher(n, of_24(n as u32, m)))));
+    }
+    fill(&store, INTERVAL + 1, (100..200).map(|n| leecher(n, alone(Family::V4, n as u32))));
+    (0..8).for_each(|n| assert_eq!(peers(&store, n), 100, "{n}"));
+}
+
 /// Of networks with equally many peers, no remote peer knows which one gives way.
 #[test]
 fn a_full_bucket_prefers_no_network() {
