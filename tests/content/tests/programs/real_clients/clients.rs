@@ -282,7 +282,11 @@ impl ClientSetup {
 }
 
 /// A client at work, until this is dropped.
-pub(crate) struct Running(Child);
+pub(crate) struct Running {
+    process: Child,
+    command: Command,
+    may_end: bool,
+}
 
 impl Running {
     pub(crate) fn start(client: &Client, place: &ClientSetup) -> Self {
@@ -295,18 +299,27 @@ impl Running {
         let mut command = Command::new(client.version[0]);
         (client.command)(place, &mut command);
         command.args(options).stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
-        Self(command.spawn().expect("a need of this test"))
+        let process = command.spawn().expect("a need of this test");
+        Self { process, command, may_end: client.name == TRANSMISSION.name && place.link.is_some() }
+    }
+
+    /// transmission-cli ends when it finds its torrent stopped (`cli/cli.c`, five times a second), as it is for
+    /// a moment once it has the metadata of a link. On a busy machine the moment is long.
+    pub(crate) fn start_if_ended(&mut self) {
+        if self.may_end && self.process.try_wait().is_ok_and(|ended| ended.is_some()) {
+            self.process = self.command.spawn().expect("it was started before");
+        }
     }
 
     pub(crate) fn ask_to_stop(&self) {
         // It may have ended by itself.
-        let _ = signal(self.0.id(), "INT");
+        let _ = signal(self.process.id(), "INT");
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }

@@ -15,6 +15,7 @@ mod tap;
 mod two_trackers;
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     env, fs,
     net::SocketAddr,
@@ -223,12 +224,14 @@ impl ClientTest {
         let tap = Tap::between(self.tracker(), at, self.protocol, info_hashes, self.by_link);
         let stats = || store.scrape(&info_hash);
 
-        let mut running = vec![Running::start(seeder, &places[seeder.name])];
+        let running = RefCell::new(vec![Running::start(seeder, &places[seeder.name])]);
         wait_until("the seeder announces", || stats().complete == 1, || tap.transcript(&places));
-        running.extend(others.iter().map(|client| Running::start(client, &places[client.name])));
+        let start = |client: &&Client| Running::start(client, &places[client.name]);
+        running.borrow_mut().extend(others.iter().map(start));
 
         let downloads = others.len();
         let all_have_it = || {
+            running.borrow_mut().iter_mut().for_each(Running::start_if_ended);
             let (completed, counted) = tap.completed(&places);
             let expected = SwarmStats { complete: downloads as u32 + 1, incomplete: 0, downloaded: counted };
             completed >= downloads && stats() == expected
@@ -242,6 +245,7 @@ impl ClientTest {
             wait_until(&format!("{} has written the content", client.name), is_there, so_far);
         }
 
+        let running = running.into_inner();
         running.iter().for_each(Running::ask_to_stop);
         let silent = clients.iter().filter(|client| client.leaves_in_silence == Some(self.protocol)).count();
         wait_until(
