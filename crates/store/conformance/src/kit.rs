@@ -479,8 +479,8 @@ pub(crate) fn assert_costs_at_most(
 ) {
     let (mut best_tried, mut best_against) = (Duration::MAX, Duration::MAX);
     let mut ratios = Vec::new();
-    let rounds = if waited().is_some() { 5 } else { 12 };
-    for _ in 0..rounds {
+    let is_exact = waited().is_some();
+    for _ in 0..if is_exact { 5 } else { 12 } {
         for _ in 0..3 {
             best_against = best_against.min(time(&mut against));
             best_tried = best_tried.min(time(&mut tried));
@@ -490,6 +490,10 @@ pub(crate) fn assert_costs_at_most(
             return;
         }
         ratios.push(ratio);
+        // No noise does this to each of three long runs.
+        if is_exact && ratio > 5.0 * factor && best_tried > Duration::from_millis(100) {
+            break;
+        }
     }
     panic!("{name} costs more than {factor} times as much, time after time: {ratios:.1?}");
 }

@@ -293,8 +293,9 @@ pub(crate) fn a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done(s
             .collect();
         let [batched, single, drawing] = [(); 3].map(|()| {
             let store = build(subject);
-            store.fill(0, (0..300).map(|n| Announce::new(crowd, v4(n)).left((n % 2).into())));
-            store.fill(0, (0..300).map(|n| Announce::new(crowd, v6(n)).left((n % 2).into())));
+            let announce = |endpoint, n: u32| Announce::new(crowd, endpoint).left((n % 2).into()).want(0);
+            let members: Vec<_> = (0..300).flat_map(|n| [announce(v4(n), n), announce(v6(n), n)]).collect();
+            store.tell_batch(at(0), &members, &mut SplitMix64::new(1), |_| {});
             store
         });
         within(PATIENCE, "a store after a panic in a batch", move || {

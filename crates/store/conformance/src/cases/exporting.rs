@@ -190,7 +190,7 @@ pub(crate) fn peers_that_stay_are_exported_whatever_moves_around_them(subject: &
 
 pub(crate) fn swarms_that_stay_are_exported_while_others_come_and_go(subject: &dyn Subject) {
     // With small steps fewer swarms change between two steps; the total is the same.
-    for (budget, block) in [(1, 40), (10, 100), (100, 100)] {
+    for (budget, block) in [(1, 10), (10, 100), (100, 100)] {
         let store = build(subject);
         // No store has the largest or smallest numbers at an end of its order.
         let passing = |n: u64| hash(1_000_000 + n);

@@ -108,7 +108,7 @@ pub(crate) fn walk_goes_in_a_stable_order(subject: &dyn Subject) {
 pub(crate) fn walk_shows_swarms_that_stay_exactly_once_while_others_come_and_go(subject: &dyn Subject) {
     let staying = |n: u64| hash(1_000_000 + n);
     // More steps, with fewer changes between two of them.
-    for (limit, block) in [(1, 50), (17, 150), (300, 150)] {
+    for (limit, block) in [(1, 10), (17, 150), (300, 150)] {
         let store = build(subject);
         store.fill(0, (0..300).map(|n| leecher(staying(n), v4(1))));
         let (mut cursor, mut all, mut step) = (Cursor::START, Vec::new(), 0);

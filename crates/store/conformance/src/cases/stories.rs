@@ -305,7 +305,10 @@ impl World {
     fn tell(mut self, steps: &[Step]) -> Result<(), TestCaseError> {
         for (n, step) in steps.iter().enumerate() {
             self.take(step, n as u64)?;
-            self.compare()?;
+            // A store that is not called stays as it is.
+            if !matches!(step, Step::Pass(_) | Step::ClockSetBack(_)) {
+                self.compare()?;
+            }
         }
         self.compare_listings()
     }

@@ -8,9 +8,13 @@ use swarmkeep_conformance::{CASES, Case};
 use swarmkeep_redis::{Error, RedisRepository};
 use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::programs::{REDIS, Trial, trial};
+use tokio::runtime::{Builder, Runtime};
 
-use crate::redis::stores::{RUNTIME, server_with_module, settings, started};
+use crate::redis::stores::{server_with_module, settings, started};
 
+/// A call waits for its answer, so there is nothing that a second worker would be woken for.
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads"));
 static SERVER: LazyLock<Server> = LazyLock::new(|| started(Server::start()));
 static SERVER_WITH_MODULE: LazyLock<Server> = LazyLock::new(|| server_with_module(&[]));
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| started(Cluster::start(3, 0)));
@@ -48,12 +52,12 @@ pub(crate) fn tests() -> Vec<Trial> {
             case.run(&store)
         })
     };
-    let cases = || CASES.iter().filter(|case| !is_of_this_process(case));
-    let on_one_server = cases().map(|case| test(&ON_ONE_SERVER, case));
-    let with_module = cases().map(|case| test(&WITH_MODULE, case));
-    let on_a_cluster =
-        cases().map(|case| test(&ON_A_CLUSTER, case).with_ignored_flag(!is_of_several_swarms(case)));
-    on_one_server.chain(with_module).chain(on_a_cluster).collect()
+    // One store after the other, so that all servers work at once.
+    let on_each = |case| {
+        let on_a_cluster = test(&ON_A_CLUSTER, case).with_ignored_flag(!is_of_several_swarms(case));
+        [test(&ON_ONE_SERVER, case), test(&WITH_MODULE, case), on_a_cluster]
+    };
+    CASES.iter().filter(|case| !is_of_this_process(case)).flat_map(on_each).collect()
 }
 
 /// Whether the case measures the memory of this process: here the server has the swarms.
