@@ -367,7 +367,7 @@ fn a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little(net
             // Connects; announces and scrapes with the id of another client; cut ones; and pure garbage.
             let stolen = announce(id).to_vec();
             let packets = [&CONNECT[..], &CONNECT, &CONNECT, &stolen, &stolen[..97], &[0xff; 1400], &[]];
-            for packet in packets.iter().cycle().take(1_000_000) {
+            for packet in packets.iter().cycle().take(400_000) {
                 sent.fetch_add(flooder.socket.send(packet).is_ok().into(), Relaxed);
             }
             enough.store(true, Relaxed);
@@ -380,13 +380,13 @@ fn a_flood_from_one_address_takes_no_memory_and_its_neighbours_notice_little(net
         }
         (answered, lost)
     });
-    assert!(sent.load(Relaxed) > 900_000, "{} have been sent", sent.load(Relaxed));
+    assert!(sent.load(Relaxed) > 360_000, "{} have been sent", sent.load(Relaxed));
     // Datagrams beyond the socket's queue are lost, from any client. Clients repeat them (BEP 15). Beside
     // other tests, a tenth was lost.
     assert!(answered > 0 && lost <= answered, "{lost} lost, {answered} answered");
     assert_eq!(store.totals().peers(), 1, "no other peer has announced");
     let grown = resident_kb().saturating_sub(before);
-    assert!(grown < 8 * 1024, "{grown} KiB");
+    assert!(grown < 4 * 1024, "{grown} KiB");
 }
 
 fn config(net: &Net) -> Config {

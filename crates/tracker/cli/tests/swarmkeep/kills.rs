@@ -26,7 +26,7 @@ use swarmkeep_tracker_protocol::{
 };
 
 /// Enough swarms that writing a snapshot takes a while. Each has one peer, so that a scrape shows its state.
-const SWARMS: usize = 100_000;
+const SWARMS: usize = 50_000;
 /// The swarms of most announces: their peers start, complete and stop within one life of the tracker.
 const BUSY: usize = 2_000;
 const SCRAPED: usize = 70;
