@@ -20,9 +20,9 @@ use std::{
 
 use swarmkeep::{
     Announce, AnnounceEvent, Announced, AsyncTorrentRepository, BoundedBy, Capabilities, ConfigError,
-    Endpoint, Families, Family, HashKey, Immediate, InfoHash, PeerBuffer, PeerId, PeerRecord, Random,
-    RepositoryConfig, Request, Role, SplitMix64, SwarmStats, SwarmSummary, Timestamp, TorrentRepository,
-    TorrentRepositoryExt, Totals,
+    Endpoint, Families, Family, HashKey, Immediate, InfoHash, LongestHold, PeerBuffer, PeerId, PeerRecord,
+    Random, RepositoryConfig, Request, Role, SplitMix64, SwarmStats, SwarmSummary, Timestamp,
+    TorrentRepository, TorrentRepositoryExt, Totals,
 };
 
 use crate::Subject;
@@ -92,6 +92,15 @@ pub(crate) fn capabilities(subject: &dyn Subject) -> Capabilities {
 /// Returns the clock resolution of `store` in seconds, which may depend on its lifetime.
 pub(crate) fn resolution(store: &Store) -> u64 {
     store.capabilities().clock_resolution_secs
+}
+
+/// Returns the part of `swarms` that a store in shards visits in one hold, whatever the budget of a step.
+pub(crate) fn swarms_per_shard(store: &Store, swarms: u64) -> f64 {
+    match store.capabilities().longest_hold {
+        LongestHold::Visits(_) => 0.0,
+        LongestHold::ShareOfSwarms(share) => share * swarms as f64,
+        other => panic!("this suite knows no bound of {other:?}"),
+    }
 }
 
 /// Returns seconds at which stories begin, which together cover all phases of a tick of the clock, or many of

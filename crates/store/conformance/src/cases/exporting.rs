@@ -12,8 +12,8 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, BoundedBy, Budget, Endpoint, Evicted, Export, Family, InfoHash, LongestHold, PeerRecord,
-    Records, RepositoryConfig, Restored, Retention, Role, SwarmSummary, Timestamp,
+    Announce, BoundedBy, Budget, Endpoint, Evicted, Export, Family, InfoHash, PeerRecord, Records,
+    RepositoryConfig, Restored, Retention, Role, SwarmSummary, Timestamp,
 };
 
 use crate::{
@@ -348,11 +348,7 @@ pub(crate) fn a_step_of_an_export_visits_about_its_budget(subject: &dyn Subject)
         let store = build(subject);
         store.fill(0, (0..swarms).flat_map(|n| (0..peers).map(move |m| leecher(hash(n), v4(m)))));
         for budget in [100, 1000] {
-            let unit = match store.capabilities().longest_hold {
-                LongestHold::ShareOfSwarms(share) => share * swarms as f64 * 2.0,
-                _ => 0.0,
-            };
-            let most = 2 * budget + 64 + unit as u64;
+            let most = 2 * budget + 64 + (2.0 * swarms_per_shard(&store, swarms)) as u64;
             let (mut export, mut steps, mut read) = (Export::new(), 0, 0);
             while !export.is_complete() {
                 store.export(&mut export, at(1), Budget::peers(budget as usize));

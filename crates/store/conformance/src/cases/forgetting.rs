@@ -334,11 +334,7 @@ pub(crate) fn a_step_of_a_sweep_visits_about_its_budget(subject: &dyn Subject) {
         let store = build(subject);
         store.fill(0, (0..swarms).flat_map(|n| (0..peers).map(move |m| leecher(hash(n), v4(m)))));
         for (budget, now) in [(100, 1), (1000, 2 * LIFETIME)] {
-            let unit = match store.capabilities().longest_hold {
-                LongestHold::ShareOfSwarms(share) => share * swarms as f64 * 2.0,
-                _ => 0.0,
-            };
-            let most = 2 * budget + 64 + unit as u64;
+            let most = 2 * budget + 64 + (2.0 * swarms_per_shard(&store, swarms)) as u64;
             let (mut swept, mut steps) = (Swept::default(), 0);
             while !swept.pass_complete {
                 let step = store.sweep(at(now), Retention::DropEmpty, Budget::peers(budget as usize));
@@ -507,9 +503,9 @@ pub(crate) fn a_step_of_a_sweep_touches_no_more_than_its_budget_and_one_hold(sub
     store.fill(0, (0..PEERS).map(|n| leecher(torrent, peer(family(n), n)).left((n % 3).into())));
     let hold = match store.capabilities().longest_hold {
         LongestHold::Visits(visits) => visits as u64,
-        // This hold is a share of swarms, and here is only one: a hold is a part of it, no longer than the
-        // step should be.
-        _ => BUDGET,
+        // A share of one swarm: a hold is a part of it, no longer than the step should be.
+        LongestHold::ShareOfSwarms(_) => BUDGET,
+        other => panic!("this suite knows no bound of {other:?}"),
     };
     let (mut all, mut steps) = (Swept::default(), 0);
     while !all.pass_complete {
