@@ -96,23 +96,4 @@ mod tests {
         }
         assert_eq!(TrackerUrl::without_passkey(b"/scrape").action, scrape);
     }
-
-    #[test]
-    fn every_form_for_those_who_come_from_another_tracker_has_its_passkey() {
-        let page = include_str!("../../../../docs/operate/coming-from.md");
-        let forms: Vec<_> =
-            page.split('`').filter(|code| code.contains('/') && code.contains("KEY")).collect();
-        assert_eq!(forms.len(), 15, "{forms:?}");
-        for form in forms {
-            let (host, url) = form.split_at(form.find("HOST").map_or(0, |at| at + 4));
-            let (path, query) = url.split_once('?').unwrap_or((url, ""));
-            let [path, query] = [path, query].map(|part| part.replace("KEY", "alice-1234"));
-            let action = if url.contains("scrape") { Action::Scrape } else { Action::Announce };
-            let expected = TrackerUrl {
-                action: host.is_empty().then_some(action),
-                passkey: Some(Escaped::new(b"alice-1234")),
-            };
-            assert_eq!(TrackerUrl::new(path.as_bytes(), query.as_bytes()), expected, "{form}");
-        }
-    }
 }

@@ -79,7 +79,8 @@ fn the_version_has_the_commit_of_a_checkout() {
 /// As an operator of another tracker does: takes the file of its section, and looks up names of settings.
 #[test]
 fn settings_that_are_named_to_operators_of_other_trackers_exist() {
-    let page = include_str!("../../../../../docs/operate/coming-from.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/operate/coming-from.md");
+    let page = std::fs::read_to_string(page).expect("a page of the repository");
     let (_, defaults, _) = config(&["--default"], &[]);
     let folder = Folder::empty();
     let mut trackers = Vec::new();
