@@ -75,9 +75,11 @@ impl Packed {
                     })
                 }
                 _ if has_others => {
+                    // Beside others of its network a peer is worth no more than one of them.
+                    let most = if newcomer.share < UNIT { 1 } else { SHARE };
                     let evict = |shard: &mut Shard, op: &Operation<'_>, reservation: &mut Reservation<'_>| {
                         let (at, endpoint) = (shard.find(op), newcomer.endpoint.as_ref());
-                        at.map_or(0, |at| shard.evict_peers(op, at, endpoint, SHARE, reservation))
+                        at.map_or(0, |at| shard.evict_peers(op, at, endpoint, most, reservation))
                     };
                     let freed = self.with_reservation(&newcomer.placed, newcomer.now, reservation, evict);
                     // Its peers may have gone meanwhile.

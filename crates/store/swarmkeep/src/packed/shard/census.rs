@@ -159,7 +159,9 @@ impl Shard {
         };
         // A new swarm may displace a swarm of equal worth; a swarm that grows may not.
         let latest = if newcomer.has_others { Tick::EARLIEST } else { op.now };
-        let own = worth(shares[0] * newcomer.share / UNIT, newcomer.proven, latest);
+        // However many share it, it is more than expired swarms.
+        let own = (shares[0] * newcomer.share / UNIT).max((newcomer.share < UNIT).into());
+        let own = worth(own, newcomer.proven, latest);
         census.sampled += sample.len();
         for ((prefix, at), shares) in sample.into_iter().zip(&shares[1..]) {
             let leaf = &self.leaves[at.leaf];

@@ -103,15 +103,42 @@ fn a_newcomer_finds_the_unproven_swarms_of_other_shards() {
     large.iter().for_each(|&n| assert_eq!(peers(&store, n), 70, "{n}"));
 }
 
-/// Peers of a large swarm have come back. A newcomer that is refused takes none of them.
+/// Peers of a large swarm have come back. A newcomer that is refused takes some of them only where one network
+/// has all swarms.
 #[test]
-fn a_refused_newcomer_takes_nothing_of_a_proven_swarm() {
-    let store = store(&config().max_swarms(8));
-    for now in [0, INTERVAL] {
-        fill(&store, now, (0..8).flat_map(|n| (0..100).map(move |m| leecher(n, of_24(n as u32, m)))));
+fn a_refused_newcomer_takes_nothing_of_a_proven_swarm_that_is_worth_more() {
+    for networks in [8, 1] {
+        let store = store(&config().max_swarms(8));
+        let of = |n: u64, m| leecher(n, of_24((n % networks) as u32, m));
+        for now in [0, INTERVAL] {
+            fill(&store, now, (0..8).flat_map(|n| (0..100).map(move |m| of(n, m))));
+        }
+        let evicted = tell(&store, INTERVAL + 1, leecher(100, alone(Family::V4, 100))).evicted.peers;
+        assert_eq!(evicted, if networks == 8 { 0 } else { 64 });
     }
-    fill(&store, INTERVAL + 1, (100..200).map(|n| leecher(n, alone(Family::V4, n as u32))));
-    (0..8).for_each(|n| assert_eq!(peers(&store, n), 100, "{n}"));
+}
+
+/// A store is full of swarms that came back. Eight clients behind one address join a torrent, and none of them
+/// takes the places of several.
+#[test]
+fn peers_of_one_network_take_one_place_of_their_own_at_most() {
+    let store = store(&config().max_bytes(1 << 20));
+    for now in [0, INTERVAL] {
+        fill(&store, now, (0..40_000).map(|n| leecher(n, of_24(n as u32, 0))));
+    }
+    let mut left = 0;
+    for n in 0..50 {
+        for m in 0..8 {
+            fill(&store, INTERVAL + 1, [leecher(100_000 + n, of_24(50_000 + n as u32, m))]);
+            fill(
+                &store,
+                INTERVAL + 1,
+                [leecher(200_000 + 8 * n + u64::from(m), of_24(60_000 + n as u32, m))],
+            );
+        }
+        left += peers(&store, 100_000 + n);
+    }
+    assert!(left >= 50 * 6, "{left} of 400");
 }
 
 /// Of networks with equally many peers, no remote peer knows which one gives way.
