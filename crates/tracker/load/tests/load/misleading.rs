@@ -85,7 +85,10 @@ fn the_total_counts_failures_so_that_success_is_not_always_100_percent() {
     let report = run_until(&config, || fake.announces() >= 60);
     assert!(report.failed > 10 && report.failures["timeout"] == report.failed, "{:?}", report.failures);
     assert_eq!(report.requests, report.succeeded + report.failed);
-    assert!((40.0..60.0).contains(&report.success_percent), "{} %", report.success_percent);
+    // Some are on their way at the end.
+    assert!(report.failed + 8 >= u64::from(fake.announces() / 2), "{:?}", report.failures);
+    let percent = 100.0 * report.succeeded as f64 / report.requests as f64;
+    assert!((report.success_percent - percent).abs() < 0.1, "{} %", report.success_percent);
     let announces = &report.by_kind["announce"];
     assert_eq!(announces.requests, announces.succeeded + announces.failed);
 }
@@ -199,7 +202,7 @@ fn requests_of_the_warm_up_are_not_counted() {
     let (report, seen) = (run(&cold), u64::from(fake.announces()));
     // Half of the warm-up was as fast as the rest; the slow half leaves no trace.
     assert!(report.requests < seen - seen / 5, "{} of {seen}", report.requests);
-    assert!(report.latency.all.p90 < 150_000.0, "{:?}", report.latency);
+    assert!(report.latency.all.p90 < 200_000.0, "{:?}", report.latency);
     assert!(report.seconds >= 0.29, "{}", report.seconds);
 }
 

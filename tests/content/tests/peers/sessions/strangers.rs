@@ -45,6 +45,8 @@ async fn callers_that_say_nothing_make_no_other_wait() {
         silent.push(caller([127, 0, 40 + (n % 60) as u8, 1], seeder.addresses()[0]).await);
     }
     assert_serves(&seeder, 145).await;
+    // A peer that is connected may be silent for minutes.
+    let _connected = Stranger::call(&seeder, 149, &[]).await;
     timeout(A_MINUTE, seeder.stop()).await.expect("without waiting for them").unwrap();
 }
 

@@ -27,12 +27,12 @@ fn pieces(right: impl IntoIterator<Item = u32>) -> PieceBits {
     bits
 }
 
-/// Lengths of the files of [`pair`], if they are there, of bytes that are 1.
+/// Lengths of the files of [`pair`], if they are there: the first is of bytes that are 1, the second of 2.
 fn pair_in(folder: &std::path::Path, lengths: [Option<usize>; 2]) -> [std::path::PathBuf; 2] {
     let paths = ["a", "b"].map(|name| folder.join("pair").join(name));
     std::fs::create_dir(folder.join("pair")).unwrap();
-    for (path, len) in paths.iter().zip(lengths) {
-        len.into_iter().for_each(|len| std::fs::write(path, vec![1; len]).unwrap());
+    for ((path, len), byte) in paths.iter().zip(lengths).zip(1..) {
+        len.into_iter().for_each(|len| std::fs::write(path, vec![byte; len]).unwrap());
     }
     paths
 }
@@ -73,8 +73,9 @@ fn a_part_of_a_torrent_is_adopted_and_other_files_get_other_names() {
         assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), complete, "{case}");
         assert_eq!(on_disk(folder.path()), complete, "{case}");
         assert!(matches!(content.write(0, &[1]), Err(Error::Complete { piece: 0 })), "{case}");
-        for piece in 0..3 {
-            let is_right = content.read_piece(piece).is_ok_and(|bytes| bytes == [1; PIECE as usize]);
+        let all = [vec![1; whole], vec![2; whole]].concat();
+        for (piece, bytes) in (0..).zip(all.chunks(PIECE as usize)) {
+            let is_right = content.read_piece(piece).is_ok_and(|read| read == bytes);
             assert_eq!(is_right, complete.contains(&piece), "{case}");
         }
         let rest: Vec<_> = (0..3).filter(|piece| !complete.contains(piece)).collect();
@@ -110,7 +111,7 @@ fn only_files_of_its_own_are_written_to() {
     assert_eq!(content.pieces().unwrap().iter().collect::<Vec<_>>(), [0]);
     [1, 2].into_iter().for_each(|piece| put(&*content, piece, 2));
     store.flush().unwrap();
-    assert_eq!(std::fs::read(&others[1]).unwrap(), vec![1; whole]);
+    assert_eq!(std::fs::read(&others[1]).unwrap(), vec![2; whole]);
 
     // Two names of one file are not distinguished.
     let folder = tempfile::tempdir().unwrap();
