@@ -302,8 +302,7 @@ impl LimitedStore {
     fn count(&mut self, announce: &Announce, answer: &Announced) {
         self.peers += u64::from(answer.changes.contains(Changes::JOINED));
         self.peers -= u64::from(answer.changes.contains(Changes::LEFT)) + answer.evicted.peers;
-        self.evicted.swarms += answer.evicted.swarms;
-        self.evicted.peers += answer.evicted.peers;
+        self.evicted += answer.evicted;
         assert!(answer.stats.peers() <= MOST_PEERS as u64);
         // If all swarms have many peers, a store has no room for a new one, and makes some for the next one.
         let is_refused =

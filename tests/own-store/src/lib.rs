@@ -142,7 +142,12 @@ impl TorrentRepository for OwnStore {
     }
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        self.state().swarms.get_mut(info_hash).map(|swarm| swarm.add_downloads(earlier)).is_some()
+        let mut state = self.state();
+        let is_known = state.swarms.contains_key(info_hash);
+        if is_known {
+            state.change(*info_hash, |swarm| swarm.add_downloads(earlier));
+        }
+        is_known
     }
 
     fn capabilities(&self) -> Capabilities {

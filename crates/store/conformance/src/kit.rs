@@ -423,6 +423,7 @@ impl Store {
         counted.evicted = self.totals().evicted;
         for (info_hash, shown) in self.summaries() {
             counted.swarms += 1;
+            counted.downloaded += u64::from(shown.downloaded);
             let mut listed = SwarmStats { downloaded: shown.downloaded, ..SwarmStats::default() };
             for record in self.members(&info_hash).values() {
                 let counts = match record.endpoint.family() {

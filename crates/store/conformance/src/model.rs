@@ -126,7 +126,7 @@ impl TorrentRepository for Model {
             return from;
         }
         let end = out.len() + limit.min(Self::VISITS_PER_HOLD);
-        self.page(info_hash_of(from).as_ref(), end - out.len(), out);
+        self.page(from.info_hash().as_ref(), end - out.len(), out);
         if out.len() < end { Cursor::END } else { Cursor::after(out[end - 1].info_hash.as_bytes()) }
     }
 
@@ -145,7 +145,7 @@ impl TorrentRepository for Model {
         let end = out.len() + limit.min(Self::VISITS_PER_HOLD);
         let state = self.state();
         if let Some(swarm) = state.swarms.get(info_hash) {
-            let behind = swarm.behind(endpoint_of(from)).take(end - out.len());
+            let behind = swarm.behind(from.endpoint()).take(end - out.len());
             out.extend(behind.map(|(&endpoint, peer)| peer.record(endpoint, state.latest)));
         }
         match out.last() {
@@ -180,13 +180,12 @@ impl TorrentRepository for Model {
     }
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        match self.state().swarms.get_mut(info_hash) {
-            Some(swarm) => {
-                swarm.downloaded = swarm.downloaded.saturating_add(earlier);
-                true
-            }
-            None => false,
+        let mut state = self.state();
+        let is_known = state.swarms.contains_key(info_hash);
+        if is_known {
+            state.change(*info_hash, |swarm| swarm.downloaded = swarm.downloaded.saturating_add(earlier));
         }
+        is_known
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -289,8 +288,7 @@ impl ModelState {
             match self.make_room() {
                 Ok(room) => evicted = room,
                 Err(refused) => {
-                    self.totals.evicted.swarms += refused.swarms;
-                    self.totals.evicted.peers += refused.peers;
+                    self.totals.evicted += refused;
                     let changes = Changes::JOINED | Changes::CREATED;
                     return Announced::new(SwarmStats::default(), changes).evicting(refused);
                 }
@@ -309,11 +307,8 @@ impl ModelState {
         });
         changes.set(Changes::CREATED, !known);
         evicted.peers += dropped;
-        let shed = self.shed_bytes(info_hash, announce.endpoint);
-        evicted.swarms += shed.swarms;
-        evicted.peers += shed.peers;
-        self.totals.evicted.swarms += evicted.swarms;
-        self.totals.evicted.peers += evicted.peers;
+        evicted += self.shed_bytes(info_hash, announce.endpoint);
+        self.totals.evicted += evicted;
         Announced::new(self.swarms[&info_hash].stats(), changes).evicting(evicted)
     }
 
@@ -537,17 +532,5 @@ pub(crate) fn hand_out(endpoint: Endpoint, peers: &mut PeerBuffer<'_>) {
     match endpoint {
         Endpoint::V4(compact) => peers.v4.push(compact.as_bytes()),
         Endpoint::V6(compact) => peers.v6.push(compact.as_bytes()),
-    }
-}
-
-fn info_hash_of(cursor: Cursor) -> Option<InfoHash> {
-    cursor.bytes().and_then(|bytes| <[u8; InfoHash::LEN]>::try_from(bytes).ok()).map(InfoHash::new)
-}
-
-fn endpoint_of(cursor: Cursor) -> Option<Endpoint> {
-    let bytes = cursor.bytes()?;
-    match bytes.len() {
-        6 => Endpoint::try_from(<[u8; 6]>::try_from(bytes).ok()?).ok(),
-        _ => Endpoint::try_from(<[u8; 18]>::try_from(bytes).ok()?).ok(),
     }
 }

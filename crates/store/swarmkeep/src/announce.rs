@@ -1,6 +1,6 @@
 //! The arguments and the results of an announce.
 
-use std::{fmt, net::SocketAddr, slice};
+use std::{fmt, net::SocketAddr, ops::AddAssign, slice};
 
 use crate::{AnnounceEvent, CompactV4, CompactV6, Endpoint, Family, InfoHash, PeerId, SwarmStats};
 
@@ -227,6 +227,13 @@ impl Evicted {
     /// Returns the eviction of `peers` peers, and of no whole swarm.
     pub const fn peers(peers: u64) -> Self {
         Self { swarms: 0, peers }
+    }
+}
+
+impl AddAssign for Evicted {
+    fn add_assign(&mut self, other: Self) {
+        self.swarms += other.swarms;
+        self.peers += other.peers;
     }
 }
 

@@ -92,6 +92,8 @@ pub struct Totals {
     pub v4: PeerCounts,
     /// The IPv6 peers.
     pub v6: PeerCounts,
+    /// The sum of the download counts of these swarms.
+    pub downloaded: u64,
     /// The evictions at limits since the store was built.
     pub evicted: Evicted,
 }

@@ -166,11 +166,13 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
         swarms.iter_mut().for_each(|swarm| swarm.stats = self.scrape(&swarm.info_hash));
     }
 
-    /// Returns the counts over all swarms, exact when no other call is in flight. O(1), without a walk.
+    /// Returns the counts over all swarms, exact when no other call is in flight. O(1), without a walk. A
+    /// swarm that is removed, swept or evicted takes its downloads along.
     ///
     /// ```
     #[doc = one_leecher!()]
-    /// assert_eq!((store.totals().swarms, store.totals().peers()), (1, 1));
+    /// store.add_downloads(&torrent, 3);
+    /// assert_eq!((store.totals().swarms, store.totals().peers(), store.totals().downloaded), (1, 1, 3));
     /// ```
     fn totals(&self) -> Totals;
 

@@ -1,4 +1,4 @@
-//! Peers counted by family and role, in one swarm and over all of them.
+//! Peers counted by family and role, and downloads, in one swarm and over all of them.
 
 use std::ops::{AddAssign, SubAssign};
 
@@ -13,7 +13,8 @@ use crate::{
 #[repr(align(64))]
 pub(crate) struct AtomicTotals {
     swarms: AtomicU64,
-    peers: [AtomicU64; 4],
+    /// [`Population::numbers`] over all swarms.
+    numbers: [AtomicU64; 5],
     evicted_swarms: AtomicU64,
     evicted_peers: AtomicU64,
 }
@@ -26,7 +27,7 @@ impl AtomicTotals {
             return;
         }
         let of =
-            |role| &self.peers[2 * usize::from(family == Family::V6) + usize::from(role == Role::Leecher)];
+            |role| &self.numbers[2 * usize::from(family == Family::V6) + usize::from(role == Role::Leecher)];
         if let Some(role) = after {
             of(role).fetch_add(1, Relaxed);
         }
@@ -44,30 +45,25 @@ impl AtomicTotals {
         self.swarms.fetch_update(Relaxed, Relaxed, |swarms| (swarms < most).then_some(swarms + 1)).is_ok()
     }
 
-    /// Adds swarms and peers.
-    pub(crate) fn add(&self, swarms: u64, Population { v4, v6 }: Population) {
-        self.swarms.fetch_add(swarms, Relaxed);
-        let counts = [v4.seeders, v4.leechers, v6.seeders, v6.leechers];
-        for (total, come) in self.peers.iter().zip(counts).filter(|(_, come)| *come > 0) {
+    /// Adds swarms, peers and downloads.
+    pub(crate) fn add(&self, swarms: u64, population: Population) {
+        if swarms > 0 {
+            self.swarms.fetch_add(swarms, Relaxed);
+        }
+        for (total, come) in self.numbers.iter().zip(population.numbers()).filter(|(_, come)| *come > 0) {
             total.fetch_add(come, Relaxed);
         }
     }
 
-    /// Subtracts a swarm with its peers.
-    pub(crate) fn remove_swarm(&self, population: Population) {
-        self.remove(1, population);
-    }
-
-    /// Subtracts swarms and peers.
+    /// Subtracts swarms, peers and downloads.
     pub(crate) fn remove(&self, swarms: u64, population: Population) {
         self.swarms.fetch_sub(swarms, Relaxed);
-        self.remove_peers(population);
+        self.remove_population(population);
     }
 
-    /// Subtracts peers.
-    pub(crate) fn remove_peers(&self, Population { v4, v6 }: Population) {
-        let counts = [v4.seeders, v4.leechers, v6.seeders, v6.leechers];
-        for (total, gone) in self.peers.iter().zip(counts).filter(|(_, gone)| *gone > 0) {
+    /// Subtracts peers and downloads.
+    pub(crate) fn remove_population(&self, population: Population) {
+        for (total, gone) in self.numbers.iter().zip(population.numbers()).filter(|(_, gone)| *gone > 0) {
             total.fetch_sub(gone, Relaxed);
         }
     }
@@ -84,12 +80,13 @@ impl AtomicTotals {
     }
 
     pub(crate) fn load(&self) -> Totals {
-        let [v4_seeders, v4_leechers, v6_seeders, v6_leechers] =
-            self.peers.each_ref().map(|total| total.load(Relaxed));
+        let [v4_seeders, v4_leechers, v6_seeders, v6_leechers, downloaded] =
+            self.numbers.each_ref().map(|total| total.load(Relaxed));
         Totals {
             swarms: self.swarms.load(Relaxed),
             v4: PeerCounts { seeders: v4_seeders, leechers: v4_leechers },
             v6: PeerCounts { seeders: v6_seeders, leechers: v6_leechers },
+            downloaded,
             evicted: Evicted {
                 swarms: self.evicted_swarms.load(Relaxed),
                 peers: self.evicted_peers.load(Relaxed),
@@ -98,16 +95,28 @@ impl AtomicTotals {
     }
 }
 
-/// The number of peers in a swarm, or in a part of it, by family and role.
+/// The peers of a swarm, or of a part of it, by family and role, and finished downloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Population {
     /// The IPv4 peers.
     pub v4: PeerCounts,
     /// The IPv6 peers.
     pub v6: PeerCounts,
+    /// The number of finished downloads; 0 for a part of a swarm.
+    pub downloaded: u64,
 }
 
 impl Population {
+    const fn numbers(&self) -> [u64; 5] {
+        let Self { v4, v6, downloaded } = self;
+        [v4.seeders, v4.leechers, v6.seeders, v6.leechers, *downloaded]
+    }
+
+    /// Returns a number of downloads without peers.
+    pub(crate) fn downloads(downloaded: u32) -> Self {
+        Self { downloaded: downloaded.into(), ..Self::default() }
+    }
+
     /// Returns the population of one peer.
     pub fn one(family: Family, role: Role) -> Self {
         let mut population = Self::default();
@@ -143,12 +152,14 @@ impl AddAssign for Population {
             counts.seeders += more.seeders;
             counts.leechers += more.leechers;
         }
+        self.downloaded += other.downloaded;
     }
 }
 
-/// Adds peers.
+/// Adds peers and downloads.
 impl AddAssign<Population> for Totals {
-    fn add_assign(&mut self, Population { v4, v6 }: Population) {
+    fn add_assign(&mut self, Population { v4, v6, downloaded }: Population) {
+        self.downloaded += downloaded;
         for (counts, come) in [(&mut self.v4, v4), (&mut self.v6, v6)] {
             counts.seeders += come.seeders;
             counts.leechers += come.leechers;
@@ -156,9 +167,10 @@ impl AddAssign<Population> for Totals {
     }
 }
 
-/// Subtracts peers.
+/// Subtracts peers and downloads.
 impl SubAssign<Population> for Totals {
-    fn sub_assign(&mut self, Population { v4, v6 }: Population) {
+    fn sub_assign(&mut self, Population { v4, v6, downloaded }: Population) {
+        self.downloaded -= downloaded;
         for (counts, gone) in [(&mut self.v4, v4), (&mut self.v6, v6)] {
             counts.seeders -= gone.seeders;
             counts.leechers -= gone.leechers;

@@ -29,8 +29,7 @@ impl Broken {
         }
         let evicted = self.before(&mut told);
         let mut state = self.state();
-        state.totals.evicted.swarms += evicted.swarms;
-        state.totals.evicted.peers += evicted.peers;
+        state.totals.evicted += evicted;
         if self.is(Fault::TotalsAfterDraw) {
             let totals = state.totals;
             let announced = state.update(&told, now);
@@ -41,8 +40,7 @@ impl Broken {
         }
         let before = StateBefore::of(&state, &told, self.fault);
         let mut announced = state.update(&told, now);
-        announced.evicted.swarms += evicted.swarms;
-        announced.evicted.peers += evicted.peers;
+        announced.evicted += evicted;
         self.after_update(&mut state, &told, &before, &mut announced);
         let many = self.is(Fault::SelectsLaterFromMany) && announced.stats.peers() > 200;
         if many || self.is(Fault::SelectsLater) {

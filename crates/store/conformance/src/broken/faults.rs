@@ -143,6 +143,10 @@ crate::faults! {
     batch_of_scrapes_skips_unknown ScrapesSkipUnknown => a_batch_of_scrapes_does_what_single_scrapes_do;
     /// Does not subtract the leecher from the totals when it becomes a seeder.
     totals_drift TotalsDrift => totals_are_exact_by_family_and_role;
+    /// The sum of downloads does not fall when swarms are swept or removed.
+    sum_never_falls SumNeverFalls => totals_are_exact_by_family_and_role;
+    /// The sum of downloads keeps one of each evicted swarm.
+    sum_keeps_evicted_downloads SumKeepsEvicted => max_swarms_is_kept_under_any_flood;
     /// Counts the totals by a walk over all swarms.
     totals_by_walking TotalsByWalking => totals_cost_no_walk_over_swarms;
     /// Counts a swarm by a walk over its peers.

@@ -49,6 +49,10 @@ impl Broken {
             }
             Fault::RemoveKeepsTotals => totals.swarms += self.drift.load(SeqCst),
             Fault::RemovalKeepsIpv6 => totals.v6.leechers += self.drift.load(SeqCst),
+            Fault::SumKeepsEvicted => totals.downloaded += totals.evicted.swarms,
+            Fault::SumNeverFalls => {
+                totals.downloaded = self.drift.fetch_max(totals.downloaded, SeqCst).max(totals.downloaded);
+            }
             Fault::TotalsByWalking => {
                 totals.swarms =
                     self.state().swarms.keys().filter(|info_hash| info_hash.as_bytes() != &[0; 20]).count()

@@ -244,6 +244,7 @@ pub(crate) fn download_counts_saturate(subject: &dyn Subject) {
     }
     assert!(store.add_downloads(&torrent, u32::MAX));
     assert_eq!(store.scrape(&torrent), stats(5, 0, u32::MAX));
+    store.assert_consistent();
 }
 
 pub(crate) fn changes_say_what_the_announce_did(subject: &dyn Subject) {

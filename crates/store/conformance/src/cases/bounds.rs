@@ -39,15 +39,15 @@ pub(crate) fn max_swarms_is_kept_under_any_flood(subject: &dyn Subject) {
     };
     let mut evicted = Evicted::default();
     for n in 0..10_000 {
-        let answer = store.tell_at(n / 100, leecher(hash(n), v4(n as u32)).want(0));
-        assert_eq!(answer.stats, stats(0, 1, 0), "the announcer stays, others are evicted for it");
-        assert_eq!(store.scrape(&hash(n)), stats(0, 1, 0));
-        evicted.swarms += answer.evicted.swarms;
-        evicted.peers += answer.evicted.peers;
+        let answer = store.tell_at(n / 100, completed(hash(n), v4(n as u32)).want(0));
+        assert_eq!(answer.stats, stats(1, 0, 1), "the announcer stays, others are evicted for it");
+        assert_eq!(store.scrape(&hash(n)), stats(1, 0, 1));
+        evicted += answer.evicted;
         let totals = store.totals();
         assert!(totals.swarms <= MOST, "{} swarms", totals.swarms);
         assert_eq!(totals.evicted, evicted, "the reported and the counted evictions");
         assert_eq!((totals.swarms, totals.peers()), (n + 1 - evicted.swarms, n + 1 - evicted.peers));
+        assert_eq!(totals.downloaded, totals.swarms, "each has one, and takes it along");
     }
     assert!(store.totals().swarms >= MOST * 3 / 4, "{} swarms: too many evictions", store.totals().swarms);
     store.assert_consistent();
@@ -143,8 +143,7 @@ impl WatchedStore {
         let answer = self.store.tell_at(seconds, announce.want(0));
         self.joined += u64::from(answer.changes.contains(Changes::JOINED));
         self.joined -= u64::from(answer.changes.contains(Changes::LEFT));
-        self.told.swarms += answer.evicted.swarms;
-        self.told.peers += answer.evicted.peers;
+        self.told += answer.evicted;
         let there = answer.stats.peers() >= 1 || announce.event == AnnounceEvent::Stopped;
         assert!(there, "the announcer stays, others are evicted for it");
         assert_eq!(self.store.totals().evicted, self.told, "the reported and the counted evictions");
@@ -340,8 +339,7 @@ pub(crate) fn a_limit_that_is_too_small_is_refused_with_the_least_that_works(sub
             let answer = store.tell_at(n, leecher(torrent, endpoint));
             assert!(answer.stats.peers() >= 1, "with the least there is room for the announcer");
             assert!(store.members(&torrent).contains_key(&endpoint), "the announcer had to go for itself");
-            told.swarms += answer.evicted.swarms;
-            told.peers += answer.evicted.peers;
+            told += answer.evicted;
             let (totals, peers) = (store.totals(), store.scrape(&torrent).peers());
             let taken = match bound {
                 BoundedBy::SWARMS => totals.swarms,
@@ -445,8 +443,7 @@ fn batches_at_the_limit(store: &Store, assert_within: impl Fn(&Store)) {
         store.tell_batch(at(turn), &announces, &mut SplitMix64::new(turn), |answer| {
             assert!(answer.stats.peers() >= 1, "the announcer stays, others are evicted for it");
             joined += u64::from(answer.changes.contains(Changes::JOINED));
-            told.swarms += answer.evicted.swarms;
-            told.peers += answer.evicted.peers;
+            told += answer.evicted;
         });
         assert_within(store);
         let last = announces.last().expect("there are some");

@@ -57,13 +57,19 @@ pub(crate) fn totals_are_exact_by_family_and_role(subject: &dyn Subject) {
         store.assert_consistent();
     }
     let totals = store.totals();
-    assert_eq!((totals.swarms, totals.peers()), (7, 96));
+    assert_eq!((totals.swarms, totals.peers(), totals.downloaded), (7, 96, 30));
     assert_eq!((totals.v4.seeders, totals.v4.leechers), (24, 24));
     assert_eq!((totals.v6.seeders, totals.v6.leechers), (32, 16));
     store.fill(LIFETIME, (1..=10).map(|n| leecher(hash(100), v4(n))));
-    store.sweep_all(at(2 * LIFETIME - 9), Retention::DropEmpty);
-    store.assert_consistent();
-    assert_eq!((store.totals().swarms, store.totals().peers()), (1, 10), "after a sweep");
+    store.add_downloads(&hash(100), 5);
+    assert_eq!(store.totals().downloaded, 35, "with earlier ones");
+    store.restore(&SwarmSummary { info_hash: hash(100), stats: stats(0, 0, 9) }, &[], at(LIFETIME));
+    for (policy, downloaded) in [(Retention::KeepDownloaded, 39), (Retention::DropEmpty, 9)] {
+        store.sweep_all(at(2 * LIFETIME - 9), policy);
+        store.assert_consistent();
+        let totals = store.totals();
+        assert_eq!((totals.peers(), totals.downloaded), (10, downloaded), "after a sweep: {policy:?}");
+    }
     store.remove(&hash(100));
     assert_eq!(store.totals(), Default::default(), "after a removal");
 }

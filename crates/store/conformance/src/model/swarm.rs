@@ -223,12 +223,13 @@ impl Swarm {
         }
     }
 
-    /// Returns `totals` with `change` applied to each count and the number of such peers in this swarm.
+    /// Returns `totals` with `change` applied to each count and the same count of this swarm.
     pub(super) fn counted(&self, mut totals: Totals, change: impl Fn(u64, u64) -> u64) -> Totals {
         for (family, counts) in [(Family::V4, &mut totals.v4), (Family::V6, &mut totals.v6)] {
             counts.seeders = change(counts.seeders, self.count(family, Role::Seeder));
             counts.leechers = change(counts.leechers, self.count(family, Role::Leecher));
         }
+        totals.downloaded = change(totals.downloaded, self.downloaded.into());
         totals
     }
 

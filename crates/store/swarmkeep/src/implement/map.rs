@@ -222,12 +222,13 @@ impl<M: SwarmMap> Calls<M> {
         let now = self.latest.advance(now);
         peers.clear();
         let mut section = |swarm: &mut RecordSwarm, created| {
-            let Updated { transition, place, evicted } = swarm.update(announce, now, self.most_per_address);
+            let update = |swarm: &mut RecordSwarm| swarm.update(announce, now, self.most_per_address);
+            let Updated { transition, place, evicted } = self.counting(swarm, update);
             let family = announce.endpoint.family();
             self.totals.turn(family, transition.before, transition.after);
             let gone = evicted.map_or_else(Population::default, |role| Population::one(family, role));
             let evicted = Evicted::peers(gone.peers());
-            self.totals.remove_peers(gone);
+            self.totals.remove_population(gone);
             self.totals.evict(evicted);
             if created {
                 self.totals.add_swarm(u64::MAX);
@@ -344,7 +345,7 @@ impl<M: SwarmMap> Calls<M> {
                 let hold = left.min(VISITS_PER_HOLD);
                 let section = |swarm: &mut RecordSwarm| {
                     let expired = swarm.expire(oldest, from, hold);
-                    self.totals.remove_peers(expired.gone);
+                    self.totals.remove_population(expired.gone);
                     (expired, swarm.is_idle(policy))
                 };
                 let mut visited = usize::from(from == Cursor::START);
@@ -385,15 +386,14 @@ impl<M: SwarmMap> Calls<M> {
 
     /// Removes a swarm if it is still idle; a peer may have entered it since it was found idle.
     async fn remove_idle(&self, info_hash: &InfoHash, policy: Retention) -> bool {
-        let condemn = |swarm: &RecordSwarm| {
-            swarm.is_idle(policy).then(|| self.totals.remove_swarm(Population::default()))
-        };
+        let condemn =
+            |swarm: &RecordSwarm| swarm.is_idle(policy).then(|| self.totals.remove(1, swarm.population()));
         self.map.remove_if(info_hash, condemn).await.is_some()
     }
 
     async fn remove(&self, info_hash: &InfoHash) -> Option<SwarmStats> {
         let condemn = |swarm: &RecordSwarm| {
-            self.totals.remove_swarm(swarm.population());
+            self.totals.remove(1, swarm.population());
             Some(swarm.stats())
         };
         self.map.remove_if(info_hash, condemn).await
@@ -416,7 +416,7 @@ impl<M: SwarmMap> Calls<M> {
                 if created {
                     self.totals.add_swarm(u64::MAX);
                 }
-                entered.restore_downloads(swarm.stats.downloaded);
+                self.counting(entered, |entered| entered.restore_downloads(swarm.stats.downloaded));
                 for &peer in hold {
                     let peer = PeerRecord { last_announce: peer.last_announce.min(now), ..*peer };
                     let result = entered.restore(&peer, self.most_per_address);
@@ -436,7 +436,19 @@ impl<M: SwarmMap> Calls<M> {
     }
 
     async fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        self.map.write(info_hash, |swarm| swarm.add_downloads(earlier)).await.is_some()
+        let section = |swarm: &mut RecordSwarm| self.counting(swarm, |swarm| swarm.add_downloads(earlier));
+        self.map.write(info_hash, section).await.is_some()
+    }
+
+    /// Changes a swarm, and adds the downloads that it counts to the totals.
+    fn counting<R>(&self, swarm: &mut RecordSwarm, change: impl FnOnce(&mut RecordSwarm) -> R) -> R {
+        let before = swarm.stats().downloaded;
+        let result = change(swarm);
+        let counted = swarm.stats().downloaded - before;
+        if counted > 0 {
+            self.totals.add(0, Population::downloads(counted));
+        }
+        result
     }
 
     async fn memory(&self) -> MemoryUse {

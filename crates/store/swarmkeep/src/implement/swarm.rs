@@ -75,9 +75,9 @@ impl RecordSwarm {
         self.v6.select(v6, v6_count, rng, &mut peers.v6);
     }
 
-    /// Returns the number of peers by family and role.
+    /// Returns the number of peers by family and role, and of downloads.
     pub fn population(&self) -> Population {
-        Population { v4: self.v4.counts(), v6: self.v6.counts() }
+        Population { v4: self.v4.counts(), v6: self.v6.counts(), downloaded: self.downloaded.into() }
     }
 
     /// Returns the counts as a scrape shows them.

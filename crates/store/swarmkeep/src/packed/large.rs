@@ -73,7 +73,7 @@ fn wide<const N: usize>((endpoint, tick): (&[u8; N], Tick)) -> (&[u8], Tick) {
 }
 
 /// The bytes of peers in a block: an endpoint and a stamp each.
-pub(super) const fn block_bytes(Population { v4, v6 }: Population) -> usize {
+pub(super) const fn block_bytes(Population { v4, v6, .. }: Population) -> usize {
     (CompactV4::LEN + 1) * v4.peers() as usize + (CompactV6::LEN + 1) * v6.peers() as usize
 }
 
@@ -84,7 +84,7 @@ impl LargeSwarm {
 
     /// The number of peers by family and role. O(1).
     pub(super) fn population(&self) -> Population {
-        Population { v4: self.v4.counts(), v6: self.v6().counts() }
+        Population { v4: self.v4.counts(), v6: self.v6().counts(), downloaded: 0 }
     }
 
     /// The memory of the swarm, including its own fields. O(1).
@@ -93,7 +93,7 @@ impl LargeSwarm {
         size_of::<Self>() + self.v4.bytes() + v6
     }
 
-    /// The first half of an announce: updates the announcer, and counts a download.
+    /// The first half of an announce: updates the announcer.
     ///
     /// If its address or network has the maximum number of endpoints, a new peer replaces the endpoint of it
     /// that has been silent longest. In a swarm with the maximum number of peers, it replaces the peer of a
@@ -111,12 +111,10 @@ impl LargeSwarm {
         if announce.event != AnnounceEvent::Stopped {
             self.latest = self.latest.max(now);
         }
-        let updated = match &announce.endpoint {
+        match &announce.endpoint {
             Endpoint::V4(v4) => self.update_one(context, announce, v4.as_bytes(), order, now),
             Endpoint::V6(v6) => self.update_one(context, announce, v6.as_bytes(), order, now),
-        };
-        self.downloaded = self.downloaded.saturating_add(updated.transition.completed.into());
-        updated
+        }
     }
 
     fn update_one<const N: usize>(

@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::{bounds::SLACK, context::StoreContext, large::LargeSwarm};
-use crate::{Changes, Evicted, Family, Role, sync::atomic::Ordering::Relaxed, totals::Population};
+use crate::{Changes, Evicted, sync::atomic::Ordering::Relaxed, totals::Population};
 
 /// The bytes that one operation has reserved, and the evictions for it.
 pub(super) struct Reservation<'a> {
@@ -18,8 +18,8 @@ pub(super) struct Reservation<'a> {
     /// Evicted large swarms. To free one takes milliseconds, so it is done when no lock is held.
     #[expect(clippy::vec_box, reason = "they are boxed already")]
     pub(super) dropped: Vec<Box<LargeSwarm>>,
-    /// Swarms and peers that are not in the totals yet. Used where one hold of the lock adds many: an
-    /// addition to a number that threads share waits until all earlier writes have reached the cache.
+    /// Swarms, peers and downloads that are not in the totals yet. Used where one hold of the lock adds many:
+    /// an addition to a number that threads share waits until all earlier writes have reached the cache.
     unreported: Option<(u64, Population)>,
 }
 
@@ -55,14 +55,14 @@ impl<'a> Reservation<'a> {
     }
 
     /// A reservation for many swarms, of a sweep or of a snapshot, that leaves the slack to announces. A
-    /// caller that counts swarms or peers calls [`report`](Self::report) at the end of each hold of the lock.
+    /// caller that counts any calls [`report`](Self::report) at the end of each hold of the lock.
     pub(super) fn without_slack(context: &'a StoreContext) -> Self {
         let mut reservation = Self::new(context);
         (reservation.limit, reservation.unreported) = (context.bounds.settled(), Some(Default::default()));
         reservation
     }
 
-    /// Adds the unreported swarms and peers to the totals.
+    /// Adds the unreported swarms, peers and downloads to the totals.
     pub(super) fn report(&mut self) {
         if let Some(unreported) = &mut self.unreported {
             let (swarms, population) = mem::take(unreported);
@@ -121,21 +121,20 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// Counts a peer that was added.
-    pub(super) fn count_peer(&mut self, family: Family, role: Role) {
+    /// Counts peers or downloads that were added.
+    pub(super) fn count(&mut self, more: Population) {
         match &mut self.unreported {
-            Some((_, population)) => *population += Population::one(family, role),
-            None => self.context.totals.turn(family, None, Some(role)),
+            Some((_, population)) => *population += more,
+            None => self.context.totals.add(0, more),
         }
     }
 
-    /// Counts swarms and peers that were evicted.
+    /// Counts swarms that were evicted with their downloads, and peers.
     pub(super) fn evict(&mut self, swarms: u64, population: Population) {
         let evicted = Evicted { swarms, peers: population.peers() };
         self.context.totals.remove(swarms, population);
         self.context.totals.evict(evicted);
-        self.evicted.swarms += evicted.swarms;
-        self.evicted.peers += evicted.peers;
+        self.evicted += evicted;
     }
 
     /// Returns the evictions since the last call.

@@ -228,7 +228,8 @@ impl Shard {
     }
 
     fn remove_at(&mut self, at: SwarmLocation) -> (SwarmStats, Population, Option<Box<LargeSwarm>>) {
-        let (stats, population) = (self.stats(at), self.population(at));
+        let (stats, mut population) = (self.stats(at), self.population(at));
+        population.downloaded = stats.downloaded.into();
         let large = match self.content(at) {
             SlotContent::Large(number) => Some(self.take_large(number)),
             _ => None,
@@ -240,22 +241,21 @@ impl Shard {
     /// Removes a swarm. Returns its counts, and its tables if it was a large one.
     pub(super) fn remove(&mut self, op: &Operation<'_>) -> Option<(SwarmStats, Option<Box<LargeSwarm>>)> {
         let (stats, population, large) = self.remove_at(self.find(op)?);
-        op.context.totals.remove_swarm(population);
+        op.context.totals.remove(1, population);
         Some((stats, large))
     }
 
-    fn change_downloaded(&mut self, at: SwarmLocation, change: impl FnOnce(u32) -> u32) {
-        match self.content(at) {
-            SlotContent::Large(number) => {
-                self.changing_large(number, |large| large.downloaded = change(large.downloaded))
+    /// Raises the download count of a swarm. Returns the difference, which the caller adds to the totals.
+    fn raise_downloaded(&mut self, at: SwarmLocation, raise: impl FnOnce(u32) -> u32) -> Population {
+        let current = self.stats(at).downloaded;
+        let raised = raise(current);
+        if raised != current {
+            match self.content(at) {
+                SlotContent::Large(number) => self.changing_large(number, |large| large.downloaded = raised),
+                _ => self.changing(at.leaf, |leaf| leaf.set_downloaded(at.slot, raised)),
             }
-            _ => self.changing(at.leaf, |leaf| {
-                let (current, changed) = (leaf.downloaded(at.slot), change(leaf.downloaded(at.slot)));
-                if changed != current {
-                    leaf.set_downloaded(at.slot, changed);
-                }
-            }),
         }
+        Population::downloads(raised - current)
     }
 }
 

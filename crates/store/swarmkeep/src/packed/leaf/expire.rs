@@ -83,6 +83,7 @@ impl Leaf {
                     && empty.is_idle(policy)
                 {
                     done.swarms_removed += 1;
+                    done.gone += Population::downloads(empty.downloaded());
                     continue;
                 }
                 done.next = to.next();

@@ -280,7 +280,8 @@ pub(in crate::packed) fn population_of(
 ) -> Population {
     let counts =
         |seeders: u8, leechers: u8| PeerCounts { seeders: seeders.into(), leechers: leechers.into() };
-    Population { v4: counts(v4_seeders, v4_leechers), v6: counts(v6_seeders, v6_leechers) }
+    let (v4, v6) = (counts(v4_seeders, v4_leechers), counts(v6_seeders, v6_leechers));
+    Population { v4, v6, downloaded: 0 }
 }
 
 /// The position of a peer in a swarm of few peers.

@@ -204,7 +204,7 @@ impl Shard {
         }
     }
 
-    /// Completes an announce to a swarm of few peers: counts a download and updates the totals.
+    /// Completes an announce to a swarm of few peers.
     fn done(
         &mut self,
         op: &Operation<'_>,
@@ -213,17 +213,21 @@ impl Shard {
         transition: Transition,
         peer: Option<SectionIndex>,
     ) -> (Announced, Selection) {
-        if transition.completed {
-            self.changing(at.leaf, |leaf| {
-                leaf.set_downloaded(at.slot, leaf.downloaded(at.slot).saturating_add(1));
-            });
-        }
-        op.context.totals.turn(family, transition.before, transition.after);
+        self.count_transition(op, at, family, transition);
         let selection = match (peer, self.content(at)) {
             (Some(peer), SlotContent::Few(_)) => Selection::Few(at.leaf, at.slot, peer),
             _ => Selection::NoPeers,
         };
         (Announced::new(self.stats(at), transition.changes()), selection)
+    }
+
+    /// Counts a download, and updates the totals.
+    fn count_transition(&mut self, op: &Operation<'_>, at: SwarmLocation, family: Family, turn: Transition) {
+        if turn.completed {
+            let more = self.raise_downloaded(at, |downloaded| downloaded.saturating_add(1));
+            op.context.totals.add(0, more);
+        }
+        op.context.totals.turn(family, turn.before, turn.after);
     }
 
     /// The second half of an announce: draws from the randomness of the caller.
@@ -275,7 +279,7 @@ impl Shard {
             self.leaves[at.leaf].set_proven(at.slot);
         }
         let transition = updated.transition;
-        op.context.totals.turn(announce.endpoint.family(), transition.before, transition.after);
+        self.count_transition(op, at, announce.endpoint.family(), transition);
         if updated.evicted != Population::default() {
             reservation.evict(0, updated.evicted);
         }

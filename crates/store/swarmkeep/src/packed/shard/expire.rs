@@ -100,7 +100,7 @@ impl Shard {
                         });
                         step.visited += expired.visited;
                         step.gone += expired.gone;
-                        op.context.totals.remove_peers(expired.gone);
+                        op.context.totals.remove_population(expired.gone);
                         if self.fits(0, MAX_GROWTH, &mut step.reservation) {
                             self.changing_large(number, |large| large.merge(MAX_GROWTH));
                         }

@@ -9,6 +9,7 @@ use crate::{
         reservation::{NoRoom, Reservation},
     },
     report::NotRestored,
+    totals::Population,
 };
 
 impl Shard {
@@ -32,7 +33,9 @@ impl Shard {
             match (at.filter(|_| has_room), peer) {
                 (Some(at), Some(peer)) => restored.count(self.restore_peer(op, at, peer, reservation)),
                 (None, Some(_)) => restored.count(Err(NotRestored::Full)),
-                (Some(at), None) => self.change_downloaded(at, |current| current.max(downloaded)),
+                (Some(at), None) => {
+                    reservation.count(self.raise_downloaded(at, |current| current.max(downloaded)));
+                }
                 (None, None) => {}
             }
             self.settle(reservation);
@@ -63,7 +66,7 @@ impl Shard {
             }
         }
         self.leaves[at.leaf].set_proven(at.slot);
-        reservation.count_peer(family, peer.role);
+        reservation.count(Population::one(family, peer.role));
         Ok(())
     }
 
@@ -79,7 +82,7 @@ impl Shard {
         if self.large_at(at).is_none() && !reservation.reserve(MAX_GROWTH) {
             return Err(NoRoom::BYTES);
         }
-        self.change_downloaded(at, |now| now.saturating_add(earlier));
+        reservation.count(self.raise_downloaded(at, |now| now.saturating_add(earlier)));
         Ok(true)
     }
 }

@@ -62,6 +62,7 @@ fn assert_consistent(store: &Packed) {
     let swarms = swarms_of(store);
     let mut totals = Totals { evicted: store.totals().evicted, ..Totals::default() };
     totals.swarms = swarms.len() as u64;
+    totals.downloaded = swarms.values().map(|(downloaded, _)| u64::from(*downloaded)).sum();
     for (endpoint, (role, _)) in swarms.values().flat_map(|(_, peers)| peers) {
         totals += Population::one(endpoint.family(), *role);
     }
