@@ -383,11 +383,12 @@ fn meta(call: &Call<'_>) -> Result<Reply, Refused> {
     let mut key = call.key_at(call.word(1), false)?;
     let Some(shard) = key.shard() else { return Ok(Reply::Nothing) };
     let totals = shard.store.totals();
-    let mut reply = Vec::with_capacity(61);
+    let mut reply = Vec::with_capacity(85);
     reply.extend(shard.identity);
     reply.extend(shard.newest.to_le_bytes());
     let peers = [totals.v4.seeders, totals.v4.leechers, totals.v6.seeders, totals.v6.leechers];
-    for number in [totals.swarms].into_iter().chain(peers).chain([shard.evicted(), shard.bytes()]) {
+    let sums = [shard.evicted(), totals.downloaded, shard.bytes()];
+    for number in [totals.swarms].into_iter().chain(peers).chain(sums) {
         reply.extend(number.to_le_bytes());
     }
     Ok(Reply::Bytes(reply))

@@ -22,16 +22,8 @@ pub(crate) const IDENTITY: usize = 17;
 const OF_MODULE: u8 = 32;
 const BY_NETWORKS: u8 = 128;
 
-/// The last commit that reads shards without an identity; `library/shard.lua` names it too.
-pub(crate) const READS_NO_IDENTITY: &str = "7132e1d";
-
-/// The last commit that reads a store with a limit of endpoints at an IPv6 /64.
-const READS_LIMIT_OF_64: &str = "e59626b";
-
-/// The state of a store that only code up to this commit reads.
-pub(crate) fn older(commit: &str) -> String {
-    format!("has an older layout, which commit {commit} is the last to read")
-}
+/// The description of a store of an earlier version; `library/shard.lua` has it too.
+pub(crate) const OLDER: &str = "has an older layout (commit c279a9d reads it, or names the commit that does)";
 
 /// The settings on which all trackers of a store must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +48,7 @@ impl Engine {
     /// The version of the store's format.
     pub(crate) const fn version(self) -> &'static str {
         match self {
-            Self::Functions => "1",
+            Self::Functions => "3",
             Self::Module => "2",
         }
     }
@@ -128,13 +120,13 @@ impl Layout {
         identity
     }
 
-    /// The error is the last commit that reads an older layout.
-    pub(crate) fn of_identity(identity: &[u8; IDENTITY]) -> Result<Self, &'static str> {
+    /// `None` for an older layout, with a limit of endpoints at an IPv6 /64.
+    pub(crate) fn of_identity(identity: &[u8; IDENTITY]) -> Option<Self> {
         let (salt, shape) = (identity.first_chunk().expect("16 of 17 bytes"), identity[16]);
         let places = if shape & BY_NETWORKS == 0 { Places::Endpoints } else { Places::Networks };
         let engine = if shape & OF_MODULE == 0 { Engine::Functions } else { Engine::Module };
         let layout = Self { shards: 1 << (shape >> 1 & 15), salt: *salt, places, engine };
-        if shape & 1 == 0 { Ok(layout) } else { Err(READS_LIMIT_OF_64) }
+        (shape & 1 == 0).then_some(layout)
     }
 
     /// The layout as the key `store` has it.
@@ -154,7 +146,7 @@ impl Layout {
             (Some(shards), Some(salt), Some(engine), Some(places)) => {
                 Ok(Self { shards, salt, places, engine })
             }
-            (Some(_), Some(_), Some(_), None) if *places == "true" => Err(older(READS_LIMIT_OF_64)),
+            (Some(_), Some(_), ..) if *version == "1" || *places == "true" => Err(OLDER.to_owned()),
             _ => Err(unknown()),
         }
     }

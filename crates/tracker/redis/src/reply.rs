@@ -7,7 +7,7 @@ use swarmkeep::{
     implement::{CursorExt as _, SectionExt as _},
 };
 
-use crate::place::{Layout, READS_NO_IDENTITY};
+use crate::place::Layout;
 
 /// An answer that is too short, or longer than it says.
 #[derive(Debug)]
@@ -102,8 +102,11 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn f64(&mut self) -> Result<f64, Garbled> {
-        self.array().map(f64::from_le_bytes)
+    /// A number of `width` bytes, at most 8.
+    fn number(&mut self, width: usize) -> Result<u64, Garbled> {
+        let mut number = [0; 8];
+        number[..width].copy_from_slice(self.bytes(width)?);
+        Ok(u64::from_le_bytes(number))
     }
 
     fn endpoint(&mut self, family: Family) -> Result<Endpoint, Garbled> {
@@ -247,8 +250,8 @@ pub(crate) struct Shard {
     pub(crate) kept: u32,
     /// When the first of its swarms is due.
     pub(crate) due: u32,
-    /// The layout under which it was created, or the last commit that reads an older one.
-    pub(crate) layout: Result<Layout, &'static str>,
+    /// The layout under which it was created; `None` for an older one.
+    pub(crate) layout: Option<Layout>,
 }
 
 impl Shard {
@@ -259,8 +262,10 @@ impl Shard {
         }
         let answer = bulk(answer)?;
         match answer.len() {
-            44 | 61 => Ok(Some(Self::read(&answer)?)),
-            77 => Ok(Some(Self::read_of_module(&answer)?)),
+            64 => Ok(Some(Self::read(&answer)?)),
+            85 => Ok(Some(Self::read_of_module(&answer)?)),
+            // Nothing else is read of an older shard.
+            44 | 61 => Ok(Some(Self { layout: None, ..Self::read(&[0; 64])? })),
             _ => Err(Garbled.into()),
         }
     }
@@ -269,12 +274,11 @@ impl Shard {
         let mut meta = Reader(bytes);
         let layout = Layout::of_identity(&meta.array()?);
         let newest = meta.u32()?;
-        let mut totals = Totals::default();
-        totals.swarms = meta.u64()?;
-        let mut counts = || Ok(PeerCounts { seeders: meta.u64()?, leechers: meta.u64()? });
-        (totals.v4, totals.v6) = (counts()?, counts()?);
-        totals.evicted.peers = meta.u64()?;
-        let _bytes = meta.u64()?;
+        let mut numbers = [0; NUMBERS];
+        for number in &mut numbers {
+            *number = meta.u64()?;
+        }
+        let totals = totals_of(numbers);
         // It keeps no list of due swarms: a sweep looks at all.
         let due = if totals.swarms > 0 { 0 } else { u32::MAX };
         Ok(Self { newest, totals, kept: 0, due, layout })
@@ -283,40 +287,47 @@ impl Shard {
     fn read(bytes: &[u8]) -> Result<Self, Garbled> {
         let mut meta = Reader(bytes);
         let newest = meta.u32()?;
-        let mut totals = Totals::default();
-        totals.swarms = meta.u32()?.into();
-        let mut counts = || Ok(PeerCounts { seeders: meta.u32()?.into(), leechers: meta.u32()?.into() });
-        (totals.v4, totals.v6) = (counts()?, counts()?);
-        let kept = meta.u32()?;
-        let _pages = meta.u32()?;
-        let due = meta.u32()?;
-        totals.evicted.peers = meta.f64()? as u64;
-        let layout = meta.0.try_into().map_err(|_| READS_NO_IDENTITY).and_then(Layout::of_identity);
-        Ok(Self { newest, totals, kept, due, layout })
+        let mut numbers = [0; 10];
+        for (number, width) in numbers.iter_mut().zip([4, 4, 4, 4, 4, 4, 3, 4, 5, 7]) {
+            *number = meta.number(width)?;
+        }
+        let [swarms, a, b, c, d, kept, _pages, due, evicted, downloaded] = numbers;
+        let totals = totals_of([swarms, a, b, c, d, evicted, downloaded]);
+        let layout = Layout::of_identity(&meta.array()?);
+        Ok(Self { newest, totals, kept: kept as u32, due: due as u32, layout })
     }
 }
 
-/// Totals as text, in the form that is stored: swarms, seeders and leechers over IPv4, over IPv6, and evicted
-/// peers.
+/// The number of [`numbers_of`].
+pub(crate) const NUMBERS: usize = 7;
+
+/// Totals in the order in which they are stored: swarms, seeders and leechers over IPv4, over IPv6, evicted
+/// peers, and downloads.
+pub(crate) const fn numbers_of(totals: &Totals) -> [u64; NUMBERS] {
+    let Totals { swarms, v4, v6, evicted, downloaded, .. } = totals;
+    [*swarms, v4.seeders, v4.leechers, v6.seeders, v6.leechers, evicted.peers, *downloaded]
+}
+
+/// The inverse of [`numbers_of`].
+pub(crate) fn totals_of(numbers: [u64; NUMBERS]) -> Totals {
+    let [swarms, v4_seeders, v4_leechers, v6_seeders, v6_leechers, evicted, downloaded] = numbers;
+    let mut totals = Totals::default();
+    (totals.swarms, totals.evicted.peers, totals.downloaded) = (swarms, evicted, downloaded);
+    totals.v4 = PeerCounts { seeders: v4_seeders, leechers: v4_leechers };
+    totals.v6 = PeerCounts { seeders: v6_seeders, leechers: v6_leechers };
+    totals
+}
+
+/// Totals as text, in the form that is stored.
 pub(crate) fn totals_to_text(totals: &Totals) -> String {
-    let Totals { swarms, v4, v6, evicted, .. } = totals;
-    let numbers = [*swarms, v4.seeders, v4.leechers, v6.seeders, v6.leechers, evicted.peers];
-    numbers.map(|number| number.to_string()).join(" ")
+    numbers_of(totals).map(|number| number.to_string()).join(" ")
 }
 
 /// Reads stored totals; `None` if the text has another form.
 pub(crate) fn totals(text: &[u8]) -> Option<Totals> {
     let numbers: Vec<u64> =
         str::from_utf8(text).ok()?.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [swarms, v4_seeders, v4_leechers, v6_seeders, v6_leechers, evicted] = *numbers.as_slice() else {
-        return None;
-    };
-    let mut totals = Totals::default();
-    totals.swarms = swarms;
-    totals.v4 = PeerCounts { seeders: v4_seeders, leechers: v4_leechers };
-    totals.v6 = PeerCounts { seeders: v6_seeders, leechers: v6_leechers };
-    totals.evicted.peers = evicted;
-    Some(totals)
+    numbers.try_into().ok().map(totals_of)
 }
 
 /// The module's list of swarms: whether there are more, and the swarms.

@@ -34,7 +34,7 @@ mod shared;
 mod sweeping;
 mod totals;
 
-use shared::{Shared, agree, are_apart, compare_clocks, has_shard_of_module, read, refuse_older};
+use shared::{Shared, agree, are_apart, compare_clocks, has_shard_of_module, read};
 
 /// The most peers in one call of `restore`.
 const RESTORED: usize = 128;
@@ -255,10 +255,6 @@ async fn open(link: &Link, calls: &Calls, asked: Option<Engine>) -> Result<Layou
         return Err(Error::Module { prefix: prefix.clone(), without: without.join(", ") });
     }
     link.require(prefix, Some(engine), is_new).await?;
-    // The key of a store whose shards have no identity is the same as now.
-    if let Some(there) = there.filter(|there| there.engine == Engine::Functions) {
-        refuse_older(link, &calls.with_layout(there)).await?;
-    }
     if is_new && some && engine == Engine::Functions && has_shard_of_module(link, calls).await? {
         return mismatch(Engine::Module);
     }

@@ -39,7 +39,7 @@ local function move(s, endpoint, h, now, lifetime)
   mine = add(s, kind, page, endpoint, now)
   if seeder and band(flags, FINISHED) ~= 0 then
     changes = changes + COMPLETED
-    s.downloads = min(s.downloads + 1, LARGEST)
+    set_downloads(s, s.downloads + 1)
   end
   if s.value == '' then
     changes = changes + CREATED
@@ -174,7 +174,7 @@ local function add_downloads(keys, args)
   if not s then
     return false
   end
-  s.downloads = min(s.downloads + earlier, LARGEST)
+  set_downloads(s, s.downloads + earlier)
   save(s)
   commit(shard)
   return 1
@@ -214,7 +214,7 @@ local function restore(keys, args)
     end
   end
   if value or added > 0 or downloads > 0 then
-    s.downloads = max(s.downloads, downloads)
+    set_downloads(s, max(s.downloads, downloads))
     if not value then
       enter(s, added > 0 and oldest + lifetime + 1 or 0)
     elseif added > 0 then

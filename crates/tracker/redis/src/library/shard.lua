@@ -67,8 +67,8 @@ local APART = 60
 -- The shard during one call: the fields that were read, and the fields to write when it ends.
 
 -- The identity follows.
-local META = '<I4I4I4I4I4I4I4I4I4d'
-local LAYOUT = 45
+local META = '<I4I4I4I4I4I4I4I3I4I5I7'
+local LAYOUT = 48
 
 -- Returns nil and the reason for a shard of another layout, and for a missing shard that the call would
 -- create. A caller that has confirmed its layout creates it, or replaces an abandoned layout, if the call may
@@ -78,8 +78,8 @@ local function find_shard(key, info_hash, takes)
   local raw, value = values[1], values[2]
   local theirs = raw and sub(raw, LAYOUT)
   if theirs ~= identity then
-    if theirs == '' then
-      raise({ err = 'OLDER the shard has an older layout, which commit 7132e1d is the last to read' })
+    if raw and #theirs < IDENTITY then
+      raise({ err = 'OLDER the shard has an older layout (commit c279a9d reads it, or names the commit that does)' })
     elseif confirmed then
       if raw and takes then
         call('PEXPIRE', key, 0)
@@ -104,10 +104,11 @@ local function meta(shard)
   local m = shard.m
   if not m then
     if shard.raw then
-      local newest, swarms, a, b, c, d, kept, pages, due, evicted = decode(META, shard.raw)
-      m = { a, b, c, d, newest = newest, swarms = swarms, kept = kept, pages = pages, due = due, evicted = evicted }
+      local newest, swarms, a, b, c, d, kept, pages, due, evicted, downloads = decode(META, shard.raw)
+      m = { a, b, c, d, newest = newest, swarms = swarms, kept = kept, pages = pages, due = due, evicted = evicted,
+        downloads = downloads }
     else
-      m = { 0, 0, 0, 0, newest = 0, swarms = 0, kept = 0, pages = 1, due = LARGEST, evicted = 0 }
+      m = { 0, 0, 0, 0, newest = 0, swarms = 0, kept = 0, pages = 1, due = LARGEST, evicted = 0, downloads = 0 }
     end
     shard.m = m
   end
@@ -151,7 +152,8 @@ local function commit(shard)
     end
   end
   if m then
-    local raw = encode(META, m.newest, m.swarms, m[1], m[2], m[3], m[4], m.kept, m.pages, m.due, m.evicted) .. identity
+    local raw = encode(META, m.newest, m.swarms, m[1], m[2], m[3], m[4], m.kept, m.pages, m.due, m.evicted,
+      m.downloads) .. identity
     if raw ~= shard.raw then
       set[#set + 1] = 'm'
       set[#set + 1] = raw

@@ -110,6 +110,13 @@ local function save(s)
   end
 end
 
+-- Sets the download count.
+local function set_downloads(s, downloads)
+  local m = meta(s.shard)
+  downloads = min(downloads, LARGEST)
+  m.downloads, s.downloads = m.downloads + downloads - s.downloads, downloads
+end
+
 local function add(s, kind, page, endpoint, time)
   local keys, numbers = read_page(s, kind, page)
   put_page(s, kind, page, keys .. endpoint, numbers .. encode('<I4', time))
@@ -131,6 +138,7 @@ end
 local function drop(s)
   local shard = s.shard
   local m = meta(shard)
+  m.downloads = m.downloads - s.downloads
   for kind = 1, 4 do
     m[kind] = m[kind] - s.count[kind]
     if s.pages[kind] > 1 then

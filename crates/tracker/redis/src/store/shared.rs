@@ -19,7 +19,7 @@ use crate::{
     calls::Calls,
     link::{Failure, Link, PAUSE},
     node::SlotCall,
-    place::{Engine, Layout, SHARDS, older},
+    place::{Engine, Layout, OLDER, SHARDS},
     reply::{self, Shard, Unconfirmed},
 };
 
@@ -324,8 +324,8 @@ async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Error> 
             let asked: Vec<_> = part.iter().map(|&shard| calls.counts(shard)).collect();
             for answer in link.call_all(&asked).await {
                 if let Some(Shard { layout, .. }) = Shard::of(answer?)? {
-                    let has = |commit| Error::Layout { prefix: calls.prefix.clone(), has: older(commit) };
-                    let layout = layout.map_err(has)?;
+                    let older = || Error::Layout { prefix: calls.prefix.clone(), has: OLDER.to_owned() };
+                    let layout = layout.ok_or_else(older)?;
                     match layouts.iter_mut().find(|(known, _)| *known == layout) {
                         Some((_, count)) => *count += 1,
                         None => layouts.push((layout, 1)),
@@ -335,17 +335,6 @@ async fn of_shards(link: &Link, calls: &Calls) -> Result<Option<Layout>, Error> 
         }
     }
     Ok(layouts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(layout, _)| layout))
-}
-
-/// Fails if a shard has an older layout, which refuses every call. A server that does not answer is left out.
-pub(super) async fn refuse_older(link: &Link, calls: &Calls) -> Result<(), Error> {
-    let asked: Vec<_> = (0..calls.layout.shards).map(|shard| calls.counts(shard)).collect();
-    for answer in link.call_all(&asked).await.into_iter().flatten() {
-        if let Ok(Some(Shard { layout: Err(commit), .. })) = Shard::of(answer) {
-            return Err(Error::Layout { prefix: calls.prefix.clone(), has: older(commit) });
-        }
-    }
-    Ok(())
 }
 
 /// Whether there is a shard of the module's. It needs no right on the module's commands.

@@ -40,20 +40,17 @@ impl Shared {
     /// The sum over all shards, and the latest time in any of them.
     async fn count(self: &Arc<Self>) -> Result<(Totals, u32), Unavailable> {
         let shards: Vec<_> = (0..self.calls().layout.shards).collect();
-        let (mut totals, mut newest) = (Totals::default(), 0);
+        let (mut sums, mut newest) = ([0_u64; reply::NUMBERS], 0);
         let states = self.shards(&shards).await?;
         let evicted = self.link.evicted_keys().await;
         self.status.lock().evicted_keys = evicted;
         for shard in states.into_iter().flatten().filter(|shard| !self.is_of_another_layout(shard)) {
             newest = newest.max(shard.newest);
-            totals.swarms = totals.swarms.saturating_add(shard.totals.swarms);
-            for (sum, part) in [(&mut totals.v4, shard.totals.v4), (&mut totals.v6, shard.totals.v6)] {
-                sum.seeders = sum.seeders.saturating_add(part.seeders);
-                sum.leechers = sum.leechers.saturating_add(part.leechers);
+            for (sum, part) in sums.iter_mut().zip(reply::numbers_of(&shard.totals)) {
+                *sum = sum.saturating_add(part);
             }
-            totals.evicted.peers = totals.evicted.peers.saturating_add(shard.totals.evicted.peers);
         }
-        Ok((totals, newest))
+        Ok((reply::totals_of(sums), newest))
     }
 
     /// The stored totals, if there are any, and whether this process is to count again.
@@ -92,7 +89,7 @@ impl Shared {
     }
 
     pub(super) fn is_of_another_layout(&self, shard: &Shard) -> bool {
-        shard.layout.as_ref().is_ok_and(|layout| *layout != self.calls().layout)
+        shard.layout.as_ref().is_some_and(|layout| *layout != self.calls().layout)
     }
 
     /// The counts of shards; `None` for a shard that does not exist. If a shard has another layout, the
