@@ -203,6 +203,11 @@ fn of_store(out: &mut Exposition, sample: &Sample) {
             family.sample(&[("family", name), ("role", "seeder")], seeders);
             family.sample(&[("family", name), ("role", "leecher")], leechers);
         }
+        out.gauge(
+            "torrent_downloads",
+            "Finished downloads of these torrents: one that goes takes its own along.",
+        )
+        .sample(&[], totals.downloaded);
         out.count("evicted_torrents", "Torrents that limits of the store have cost.", totals.evicted.swarms);
         out.count("evicted_peers", "Peers that limits of the store have cost.", totals.evicted.peers);
     }

@@ -191,6 +191,8 @@ pub(super) struct Totals {
     torrents: u64,
     ipv4: Peers,
     ipv6: Peers,
+    /// Finished downloads of these torrents.
+    downloads: u64,
     /// Torrents that were evicted because of limits.
     evicted_torrents: u64,
     /// Peers that were evicted because of limits.
@@ -218,6 +220,7 @@ impl From<swarmkeep::Totals> for Totals {
             torrents: totals.swarms,
             ipv4: totals.v4.into(),
             ipv6: totals.v6.into(),
+            downloads: totals.downloaded,
             evicted_torrents: totals.evicted.swarms,
             evicted_peers: totals.evicted.peers,
         }

@@ -158,6 +158,7 @@ fn metrics_count_requests_and_name_no_peer() {
         ("swarmkeep_downloads_total", &[udp], 1.0),
         ("swarmkeep_answer_duration_seconds_count", &[udp], 9.0),
         ("swarmkeep_torrents", &[], 1.0),
+        ("swarmkeep_torrent_downloads", &[], 1.0),
         ("swarmkeep_peers", &[("family", "ipv4"), ("role", "seeder")], 2.0),
         ("swarmkeep_peers", &[("family", "ipv4"), ("role", "leecher")], 2.0),
         ("swarmkeep_peers", &[("family", "ipv6")], 0.0),
