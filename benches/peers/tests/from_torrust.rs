@@ -59,6 +59,7 @@ fn every_answer_is_the_same_after_the_move() {
 
     let (all, metrics) = (torrents.get_paginated(None), torrents.get_metrics());
     assert!(metrics.downloaded > 0 && store.swarms().len() == all.len());
+    assert_eq!(store.totals().downloaded, metrics.downloaded);
     for (info_hash, entry) in all {
         let (own, theirs) = (info_hash.bytes().into(), entry.get_swarm_metadata());
         let SwarmStats { complete, incomplete, downloaded } = store.scrape(&own);
