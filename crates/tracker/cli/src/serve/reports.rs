@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     error::Error,
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io::{self, Read as _, Seek as _, SeekFrom, Write},
     os::unix::{
         fs::{MetadataExt as _, OpenOptionsExt as _},
         net::UnixStream,
@@ -54,8 +54,8 @@ impl Reports {
         };
         let (queue, reports) = sync_channel(MOST_WAITING);
         let (alive, ended) = sync_channel::<Infallible>(0);
-        let (dropped, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-        let queue = Arc::new(Queue { queue, dropped, is_over });
+        let (dropped, is_failing) = (AtomicU64::new(0), AtomicBool::new(false));
+        let queue = Arc::new(Queue { queue, to: to.to_owned(), dropped, is_failing });
         let Ok(()) = control.rules.renew(|rules| {
             let mut rules = rules.clone();
             rules.observer = Some(queue.clone());
@@ -73,8 +73,7 @@ impl Reports {
 
 impl Drop for Reports {
     fn drop(&mut self) {
-        self.queue.is_over.store(true, Relaxed);
-        // Wakes the thread up. Where there is no room for it, the thread is awake.
+        // Ends the thread. Where there is no room for it, more announces wait than it may write in time.
         let _ = self.queue.queue.try_send(None);
         let _ = self.ended.recv_timeout(Duration::from_secs(1));
     }
@@ -83,14 +82,26 @@ impl Drop for Reports {
 #[derive(Debug)]
 struct Queue {
     queue: SyncSender<Option<MemberAnnounce>>,
+    to: PathBuf,
     dropped: AtomicU64,
-    is_over: AtomicBool,
+    /// Whether announces are dropped, and the log says so.
+    is_failing: AtomicBool,
+}
+
+impl Queue {
+    fn lose(&self, count: u64, error: &str) {
+        self.dropped.fetch_add(count, Relaxed);
+        if !self.is_failing.swap(true, Relaxed) {
+            let to = self.to.display();
+            warn!(%to, %error, "the announces of members are not recorded, and counted as dropped");
+        }
+    }
 }
 
 impl Observer for Queue {
     fn announced(&self, announce: MemberAnnounce) {
         if self.queue.try_send(Some(announce)).is_err() {
-            self.dropped.fetch_add(1, Relaxed);
+            self.lose(1, "it takes them too slowly, or not at all");
         }
     }
 
@@ -101,26 +112,26 @@ impl Observer for Queue {
 
 /// Writes announces in blocks until the end.
 fn write_all(reports: &Receiver<Option<MemberAnnounce>>, out: &mut Output, queue: &Queue) {
-    let (mut block, mut is_failing, mut is_over) = (Vec::with_capacity(2 * BLOCK), false, false);
-    while !is_over {
+    let mut block = Vec::with_capacity(2 * BLOCK);
+    while let Ok(Some(first)) = reports.recv() {
         block.clear();
-        let (mut next, mut count) = (reports.recv().ok(), 0);
+        let (mut next, mut count) = (Some(Some(first)), 0);
         while let Some(Some(report)) = next {
             let _ = writeln!(block, "{}", line(report));
             count += 1;
             next = if block.len() < BLOCK { reports.try_recv().ok() } else { None };
         }
-        is_over = next.is_some() || (block.len() < BLOCK && queue.is_over.load(Relaxed));
-        if block.is_empty() {
+        match out.write(&block) {
+            Err(error) => queue.lose(count, &in_words(&error)),
+            // Not while others wait: a slow disk would fill the log.
+            Ok(()) if block.len() < BLOCK && queue.is_failing.swap(false, Relaxed) => {
+                info!(to = %queue.to.display(), "the announces of members are recorded again");
+            }
+            Ok(()) => {}
+        }
+        if next.is_some() {
             return;
         }
-        let written = out.write(&block).inspect_err(|error| {
-            queue.dropped.fetch_add(count, Relaxed);
-            if !is_failing {
-                warn!(error = %in_words(error), "the announces of members are not recorded, and counted as dropped");
-            }
-        });
-        is_failing = written.is_err();
     }
 }
 
@@ -151,19 +162,20 @@ impl Output {
         match self {
             Self::File { path, file, largest } => {
                 let ours = file.metadata()?;
-                if ours.len() >= *largest {
+                let is_there = || fs::metadata(&*path).is_ok_and(|there| there.ino() == ours.ino());
+                if ours.len() >= *largest && is_there() {
                     fs::rename(&*path, path.with_added_extension("1"))?;
                 }
-                if !fs::metadata(&*path).is_ok_and(|there| there.ino() == ours.ino()) {
+                if !is_there() {
                     *file = open(path)?;
                 }
-                let before = file.metadata()?.len();
-                let written = file.write_all(block);
-                if written.is_err() {
-                    // No half line stays, which the next line would continue. The first error is reported.
-                    let _ = file.set_len(before);
+                // A crash or a full disk may have left half a line. An empty file has no last byte.
+                let mut last = [b'\n'];
+                let _ = file.seek(SeekFrom::End(-1)).and_then(|_| file.read_exact(&mut last));
+                if last != *b"\n" {
+                    file.write_all(b"\n")?;
                 }
-                written
+                file.write_all(block)
             }
             Self::Socket { path, stream } => {
                 if stream.as_mut().is_some_and(|open| open.write_all(block).is_ok()) {
@@ -181,7 +193,7 @@ fn open(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
         return Err(io::Error::other("it is not a regular file"));
     }
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    let file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
     warn_of_others(path, "the announces of members");
     Ok(file)
 }
@@ -195,14 +207,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("reports");
         let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
-        let mut file = Output::file(&path, 8).expect("a folder of ours");
-        for block in ["one\n", "two\n", "three\n"] {
+        fs::write(&path, "half").expect("a folder of ours");
+        let mut file = Output::file(&path, 13).expect("a folder of ours");
+        for block in ["one\n", "two\n", "three\nfour\nfive\n"] {
             file.write(block.as_bytes()).expect("room");
         }
-        assert_eq!([read("reports.1"), read("reports")], ["one\ntwo\n", "three\n"]);
+        assert_eq!([read("reports.1"), read("reports")], ["half\none\ntwo\n", "three\nfour\nfive\n"]);
+        // Also one that is too large.
         fs::rename(&path, folder.path().join("moved")).expect("ours");
-        file.write(b"four\n").expect("room");
-        assert_eq!([read("moved"), read("reports")], ["three\n", "four\n"]);
+        file.write(b"six\n").expect("room");
+        assert_eq!([read("moved"), read("reports")], ["three\nfour\nfive\n", "six\n"]);
         assert!(open(Path::new("/dev/null")).is_err() && open(folder.path()).is_err());
     }
 }
