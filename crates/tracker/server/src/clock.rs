@@ -15,6 +15,11 @@ pub fn now() -> Timestamp {
     Timestamp::from_secs(counted().as_secs())
 }
 
+/// The time of the machine's clock, for dates that people give.
+pub(crate) fn today() -> Timestamp {
+    Timestamp::from_secs(wall().as_secs())
+}
+
 fn counted() -> Duration {
     static START: LazyLock<(Duration, Duration)> = LazyLock::new(|| (wall(), passed()));
     let (wall, start) = &*START;

@@ -5,7 +5,7 @@ use std::fmt;
 use swarmkeep::{Announce, AnnounceEvent, Endpoint, InfoHash, PeerId, Timestamp};
 use swarmkeep_tracker_protocol::Field;
 
-use crate::Rules;
+use crate::{Rules, clock::today};
 
 /// Receives each announce of a member, such as to sum up uploads and downloads per member.
 pub trait Observer: fmt::Debug + Send + Sync {
@@ -23,7 +23,7 @@ pub trait Observer: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemberAnnounce {
-    /// When it was received.
+    /// When it was received, by the machine's clock.
     pub time: Timestamp,
     /// The name of the member, or the fingerprint of a passkey without a name: the first 16 hexadecimal
     /// digits of the SHA-256 of `swarmkeep passkey `, with a blank at its end, and the passkey.
@@ -51,14 +51,13 @@ impl Rules {
         &self,
         member: Option<String>,
         announce: &Announce,
-        time: Timestamp,
         is_read: impl Fn(Field) -> bool,
     ) {
         let (Some(observer), Some(member)) = (&self.observer, member) else { return };
         let &Announce { peer_id, info_hash, event, endpoint, .. } = announce;
         let read = |field, number| is_read(field).then_some(number);
         observer.announced(MemberAnnounce {
-            time,
+            time: today(),
             member,
             peer_id,
             info_hash,

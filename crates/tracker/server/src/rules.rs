@@ -17,7 +17,7 @@ use tracing::warn;
 
 use crate::{
     AccessList, LocalPeers, NetworkList, Observer, PasskeyList, ProxyHeader, RateLimiter, Reach,
-    access::fingerprint, refusal::Refusal,
+    access::fingerprint, clock::today, refusal::Refusal,
 };
 
 /// The rules by which requests are answered. Start with [`new`](Self::new), and set other values.
@@ -140,16 +140,12 @@ impl Rules {
 
     /// Refuses a request without the passkey of a member, if only members are served. Returns the member's
     /// name, or the fingerprint of the passkey, if there is an observer.
-    pub(crate) fn member(
-        &self,
-        passkey: Option<Escaped<'_>>,
-        now: Timestamp,
-    ) -> Result<Option<String>, Refusal> {
+    pub(crate) fn member(&self, passkey: Option<Escaped<'_>>) -> Result<Option<String>, Refusal> {
         let Some(list) = &self.passkeys else { return Ok(None) };
         let passkey = passkey.ok_or(Refusal::NoPasskey)?;
         let known = |passkey: &str| {
             let member = list.list().find(passkey.as_bytes())?;
-            if member.until.is_some_and(|until| until <= now) {
+            if member.until.is_some_and(|until| until <= today()) {
                 return Some(Err(Refusal::ExpiredPasskey));
             }
             let name = || member.name.as_deref().map_or_else(|| fingerprint(passkey), str::to_owned);

@@ -297,7 +297,7 @@ async fn follow_clock(ids: &ConnectionIds, metrics: &Metrics) -> Infallible {
         if ids.follow(seconds_ahead, now()) {
             warn!(
                 seconds_ahead,
-                "the machine's clock was set: connection ids follow it, and the ages of peers do not"
+                "the machine's clock was set: connection ids and the dates of members follow it, and the ages of peers do not"
             );
         }
         sleep(Duration::from_secs(1)).await;

@@ -1,5 +1,5 @@
 //! Answers over HTTP: from the path and the query of a request to the body of the answer, without a
-//! connection and without a clock.
+//! connection. Only the dates of members follow a clock, the machine's.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -111,7 +111,7 @@ impl HttpHandler {
         let is_in_time = |ip: IpAddr| rules.is_in_time(ip.to_canonical(), scrape.unwrap_or(0), now);
         let is_open = rules.rate.is_none() && rules.refused.is_none();
         let admitted = request.client.map_or(is_open.then_some(()).ok_or(Refusal::NoClient), is_in_time);
-        let answered = match (admitted.and_then(|()| rules.member(passkey, now)), kind) {
+        let answered = match (admitted.and_then(|()| rules.member(passkey)), kind) {
             (Err(refusal), _) => Err(refusal),
             (Ok(_), Kind::Scrape) => self.scrape(request.query, out).await,
             (Ok(member), _) => self.announce(rules, (request, member), now, rng, out).await,
@@ -145,7 +145,7 @@ impl HttpHandler {
         self.counters.lenient(request.unread, request.peer_id);
         let is_given = |field: Field| parameters(query).any(|(name, _)| name == field.name().as_bytes());
         let is_unread = |field: Field| request.unread.iter().any(|unread| unread == field);
-        rules.observe(member, &announce, now, |field| is_given(field) && !is_unread(field));
+        rules.observe(member, &announce, |field| is_given(field) && !is_unread(field));
         let room = |family| if announce.families.contains(family) { announce.want } else { 0 };
         let (room_v4, room_v6) = (room(Families::V4), room(Families::V6));
 

@@ -62,7 +62,7 @@ impl BatchContext<'_> {
             Some(request) => {
                 Ok(PacketOutcome::Announce(transaction_id, self.announce_of(&request, source, listener)?))
             }
-            None => self.rules.member(None, self.now).map(|_| PacketOutcome::Scrape(transaction_id)),
+            None => self.rules.member(None).map(|_| PacketOutcome::Scrape(transaction_id)),
         });
         understood.unwrap_or_else(|refusal| PacketOutcome::Refused(transaction_id, refusal))
     }
@@ -78,7 +78,7 @@ impl BatchContext<'_> {
         let mut member = None;
         if self.rules.passkeys.is_some() {
             let mut url = ArrayVec::new();
-            member = self.rules.member(passkey_of(request, &mut url), self.now)?;
+            member = self.rules.member(passkey_of(request, &mut url))?;
         }
         self.rules.is_allowed(&request.info_hash)?;
         let endpoint = self.rules.endpoint(source.ip(), request.port, listener)?;
@@ -91,7 +91,7 @@ impl BatchContext<'_> {
             .want(self.rules.want(request.want))
             .seeders_too(self.rules.may_have_a_link(request.event, request.downloaded));
         let is_unread = |field: Field| request.unread.iter().any(|unread| unread == field);
-        self.rules.observe(member, &announce, self.now, |field| !is_unread(field));
+        self.rules.observe(member, &announce, |field| !is_unread(field));
         Ok(announce)
     }
 }

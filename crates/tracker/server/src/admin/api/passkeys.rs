@@ -19,7 +19,7 @@ use crate::{
         problem::{ListProblems, Problem, Problems},
         state::AdminState,
     },
-    clock::now,
+    clock::today,
     tokens::draw_secret,
 };
 
@@ -47,7 +47,7 @@ impl Passkey {
             fingerprint,
             name: member.name.map(Into::into),
             until: member.until.map(date),
-            expired: member.until.is_some_and(|until| until <= now()),
+            expired: member.until.is_some_and(|until| until <= today()),
             passkey: None,
         }
     }
