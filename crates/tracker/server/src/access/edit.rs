@@ -64,20 +64,24 @@ pub(crate) fn add_passkey(path: &Path, passkey: &str, member: &Member) -> Result
 pub(crate) fn edit_passkey(
     path: &Path,
     of: &str,
-    edit: impl Fn(Member) -> Option<Member>,
+    edit: impl FnOnce(Member) -> Option<Member>,
 ) -> Result<Option<Member>, AccessError> {
     let mut found = None;
-    rewrite(path, |path, line| {
+    visit(path, |line| {
         let (passkey, member) = passkeys::entry(path, line)?;
-        if fingerprint(passkey) != of {
-            return Ok(None);
+        if fingerprint(passkey) == of && (found.is_none() || member != Member::default()) {
+            found = Some(member);
         }
-        let edited = edit(member.clone());
-        let line = edited.as_ref().map_or_else(String::new, |member| member.line(passkey));
-        found = Some(edited.unwrap_or(member));
-        Ok(Some(line))
+        Ok(())
     })?;
-    Ok(found)
+    let Some(member) = found else { return Ok(None) };
+    let edited = edit(member.clone());
+    rewrite(path, |path, line| {
+        let (passkey, _) = passkeys::entry(path, line)?;
+        let entry = || edited.as_ref().map_or_else(String::new, |member| member.line(passkey));
+        Ok((fingerprint(passkey) == of).then(entry))
+    })?;
+    Ok(Some(edited.unwrap_or(member)))
 }
 
 /// The members in the file of a list by the fingerprints of their passkeys: the first `most` after one of

@@ -338,7 +338,8 @@ fn the_list_of_torrents_is_edited_and_heeded_at_once() {
 fn passkeys_are_made_listed_dated_and_revoked_and_shown_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("passkeys");
-    std::fs::write(&path, "# by hand\nalice-1234 # a comment\r\nbob-56789 name=bob").expect("a file");
+    std::fs::write(&path, "# by hand\nalice-1234 # a comment\r\nbob-56789 name=bob\nbob-56789")
+        .expect("ours");
     let list = PasskeyList::load(HashKey::from_bytes([1; 16]), &path).expect("a list");
     let config = with(config(), |config| {
         config.rules.passkeys = Some(list);
@@ -363,6 +364,8 @@ fn passkeys_are_made_listed_dated_and_revoked_and_shown_once() {
         let answer = ask(admin, "POST", &format!("/api/v1/passkeys?{wrong}"), &bearing(ALL)).answer();
         assert!(refusal(&answer, 400).contains(wrong.split('=').next().expect("a name")), "{answer:?}");
     }
+    let answer = ask(admin, "GET", "/api/v1/passkeys?name=a+b", &bearing(ALL)).answer();
+    assert!(refusal(&answer, 400).contains("`+` (%2B in a URL)"), "{answer:?}");
 
     let made: Vec<_> = (0..4).map(|_| call("POST", "?name=carol&until=2099-01-01")).collect();
     let text = |value: &Value| value.as_str().expect("text").to_owned();
@@ -385,7 +388,8 @@ fn passkeys_are_made_listed_dated_and_revoked_and_shown_once() {
     let place = format!("/{}", text(&made[0]["fingerprint"]));
     assert_eq!(call("PUT", &format!("{place}?until=2020-01-01"))["expired"], true);
     assert!(!admitted(&passkey) && admitted(&other));
-    assert_eq!(call("PUT", &format!("{place}?name=dora"))["until"], Value::Null);
+    assert_eq!(call("PUT", &format!("{place}?name=dora"))["until"], "2020-01-01T00:00:00Z");
+    assert_eq!(call("PUT", &format!("{place}?until="))["until"], Value::Null);
     assert!(admitted(&passkey) && admitted("alice-1234"));
     assert_eq!(call("DELETE", &place)["name"], "dora");
     refusal(&ask(admin, "DELETE", &format!("/api/v1/passkeys{place}"), &bearing(ALL)).answer(), 404);
@@ -395,8 +399,10 @@ fn passkeys_are_made_listed_dated_and_revoked_and_shown_once() {
     let alice = text(&alice.expect("without a name")["fingerprint"]);
     assert_eq!(alice, "75bc0ac56f0279b4");
     call("PUT", &format!("/{alice}?until=2099-01-01"));
+    call("PUT", "/58c033a1d9ea30d9?until=2099-01-01");
     let file = std::fs::read_to_string(&path).expect("a file");
-    let by_hand = format!("# by hand\nalice-1234 until={until} # a comment\r\nbob-56789 name=bob\n");
+    let bob = format!("bob-56789 name=bob until={until}\n").repeat(2);
+    let by_hand = format!("# by hand\nalice-1234 until={until} # a comment\r\n{bob}");
     assert!(
         file.starts_with(&by_hand) && file.contains(&format!("\n{other} name=carol until={until}\n")),
         "{file}"

@@ -78,21 +78,28 @@ pub(super) struct PasskeysQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct MemberQuery {
-    /// The name of the member: 1 to 64 letters, digits, `_`, `-`, `.`, `@` and `+`.
+    /// The name of the member: 1 to 64 letters, digits, `_`, `-`, `.`, `@` and `+` (`%2B` in a URL).
     name: Option<String>,
-    /// The date from which it is refused, or the time in UTC, such as `2027-12-31T18:00:00Z`; without it, the
-    /// passkey does not expire.
+    /// The date from which it is refused, or the time in UTC, such as `2027-12-31T18:00:00Z`. Without it, a
+    /// new passkey does not expire, and another keeps its date. An empty one (`until=`) removes the date.
     until: Option<String>,
 }
 
 impl MemberQuery {
-    fn read(self) -> Result<Member, Problem> {
-        let wrong = "name: expected 1 to 64 letters, digits, `_`, `-`, `.`, `@` and `+`";
-        let name = self.name.map(|name| parse_name(&name).ok_or_else(|| Problem::bad_request(wrong)));
+    /// Makes a member of another.
+    fn read(self) -> Result<impl FnOnce(Member) -> Member + Send + 'static, Problem> {
+        let name = self.name.as_deref().map(read_name).transpose()?;
+        let keeps = self.until.is_none();
         let wrong = "until: expected a date or a time in UTC, such as 2027-12-31 or 2027-12-31T18:00:00Z";
-        let until = self.until.map(|date| parse_date(&date).ok_or_else(|| Problem::bad_request(wrong)));
-        Ok(Member { name: name.transpose()?, until: until.transpose()? })
+        let date = |date: String| parse_date(&date).ok_or_else(|| Problem::bad_request(wrong));
+        let until = self.until.filter(|date| !date.is_empty()).map(date).transpose()?;
+        Ok(move |of: Member| Member { name: name.or(of.name), until: if keeps { of.until } else { until } })
     }
+}
+
+fn read_name(name: &str) -> Result<Box<str>, Problem> {
+    let wrong = "name: expected 1 to 64 letters, digits, `_`, `-`, `.`, `@` and `+` (%2B in a URL)";
+    parse_name(name).ok_or_else(|| Problem::bad_request(wrong))
 }
 
 /// All passkeys, some at a time
@@ -108,6 +115,7 @@ pub(super) async fn list(
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<PasskeyPage>, Problem> {
     let most = limit(most, 100, 1000)?;
+    let name = name.as_deref().map(read_name).transpose()?;
     let found = edit(
         &admin,
         |rules| &mut rules.passkeys,
@@ -131,7 +139,7 @@ pub(super) async fn add(
     Query(query): Query<MemberQuery>,
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<Passkey>, Problem> {
-    let member = query.read()?;
+    let member = query.read()?(Member::default());
     let passkey = draw_secret().map_err(|error| Problem::busy(format!("no randomness: {error}")))?;
     let added = Passkey::of(fingerprint(&passkey), member.clone());
     let shown = Some(passkey.clone());
@@ -139,11 +147,13 @@ pub(super) async fn add(
     Ok(Json(Passkey { passkey: shown, ..added }))
 }
 
-/// Sets the date of a passkey, and its name if one is given
+/// Sets the name and the date of a passkey
+///
+/// A name or a date that is not given stays. `until=` removes the date.
 #[utoipa::path(put, path = "/passkeys/{fingerprint}", tag = "access",
     params(("fingerprint" = String, Path, description = "16 hexadecimal digits."), MemberQuery),
     responses(
-        (status = 200, description = "It has the date and the name.", body = Passkey),
+        (status = 200, description = "It has the name and the date.", body = Passkey),
         Problems,
         (status = 404, description = "It is not on the list.", body = Problem, content_type = "application/problem+json"),
         ListProblems,
@@ -153,9 +163,8 @@ pub(super) async fn set_date(
     Query(query): Query<MemberQuery>,
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<Passkey>, Problem> {
-    let Member { name, until } = query.read()?;
-    change(&admin, fingerprint, move |member| Some(Member { name: name.clone().or(member.name), until }))
-        .await
+    let edit = query.read()?;
+    change(&admin, fingerprint, |member| Some(edit(member))).await
 }
 
 /// Revokes a passkey
@@ -178,7 +187,7 @@ pub(super) async fn revoke(
 async fn change(
     admin: &AdminState,
     fingerprint: Result<Path<String>, PathRejection>,
-    new: impl Fn(Member) -> Option<Member> + Send + 'static,
+    new: impl FnOnce(Member) -> Option<Member> + Send + 'static,
 ) -> Result<Json<Passkey>, Problem> {
     let unknown = || Problem::not_found("no passkey on the list has this fingerprint");
     let Path(fingerprint) = fingerprint.map_err(|_| unknown())?;
