@@ -1,14 +1,14 @@
 //! The files of lists: their lines, and edits.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::Write,
     net::IpAddr,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use swarmkeep::{HashKey, InfoHash, Timestamp};
@@ -107,6 +107,16 @@ fn removing_an_entry_removes_all_its_notations_and_no_other_byte() {
         assert_eq!(list.text(), after);
         assert!(!list.remove().unwrap());
     }
+}
+
+#[test]
+fn a_new_file_that_a_crash_has_left_is_removed() {
+    let list = List::new(HEX);
+    let [old, young] = ["old", "young"].map(|name| list.0.path().join(format!(".swarmkeep-{name}.new")));
+    fs::write(&young, "").unwrap();
+    File::create(&old).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    assert!(list.remove().unwrap());
+    assert_eq!([old, young].map(|path| path.exists()), [false, true]);
 }
 
 #[test]

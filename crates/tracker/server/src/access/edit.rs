@@ -6,6 +6,7 @@ use std::{
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
     os::unix::fs::{MetadataExt, fchown},
     path::Path,
+    time::{Duration, SystemTime},
 };
 
 use swarmkeep::InfoHash;
@@ -166,6 +167,7 @@ fn rewrite(
     let folder = path.parent().expect("a file is in a folder");
     let mut lines = Lines::open(&path)?;
     let old = lines.metadata().clone();
+    remove_unfinished(folder);
     let new = Builder::new().prefix(".swarmkeep-").suffix(".new").tempfile_in(folder).map_err(unwritten)?;
     let mut out = BufWriter::with_capacity(1 << 16, new.as_file());
     while let Some(line) = lines.next()? {
@@ -192,6 +194,18 @@ fn rewrite(
     new.persist(&path).map_err(|failed| unwritten(failed.error))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(unwritten)?;
     Ok(true)
+}
+
+/// Removes the new files that crashes have left, with entries of old ones. A young one may be in use.
+fn remove_unfinished(folder: &Path) {
+    for file in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = file.file_name().into_string().unwrap_or_default();
+        let is_new = name.starts_with(".swarmkeep-") && name.ends_with(".new");
+        let written = file.metadata().and_then(|file| file.modified()).unwrap_or_else(|_| SystemTime::now());
+        if is_new && written.elapsed().is_ok_and(|age| age > Duration::from_secs(60)) {
+            let _ = fs::remove_file(file.path());
+        }
+    }
 }
 
 /// Makes a new file ready to take the place of an old one.
