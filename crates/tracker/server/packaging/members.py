@@ -3,58 +3,58 @@
 
     members.py SUMS.sqlite FILE     # every few minutes: adds what is new in FILE.1 and FILE, and prints the sums
 
-A row is a member, an info hash and a peer id. A client announces its numbers over IPv4 and over IPv6; they count
-once. A number that is lower than the last one over the same family begins anew: the client counts from 0 again."""
+A row is a member, an info hash and a peer id; after 30 days without an announce, a member alone. A client
+announces its numbers over IPv4 and over IPv6; they count once. A client that starts again counts from 0."""
 
-import json, os, sqlite3, sys
+import contextlib, hashlib, itertools, json, os, sqlite3, sys, time
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS sums (name TEXT, info_hash TEXT, peer_id TEXT, number TEXT, sum INTEGER, most INTEGER,
-    v4 INTEGER, v6 INTEGER, PRIMARY KEY (name, info_hash, peer_id, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS files (first_line TEXT PRIMARY KEY, bytes INTEGER) WITHOUT ROWID;
-"""
+TABLES = """CREATE TABLE IF NOT EXISTS sums (name, info_hash, peer_id, number, sum, most, v4, v6, time,
+    PRIMARY KEY (name, info_hash, peer_id, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS files (first_line PRIMARY KEY, bytes) WITHOUT ROWID;"""
 FIND = "SELECT sum, most, v4, v6 FROM sums WHERE name = ? AND info_hash = ? AND peer_id = ? AND number = ?"
 # Not sum(), which fails above 2^63: a member could bring it there by many peer ids.
 SUM = "CAST(total(sum) FILTER (WHERE number = '%s') AS INTEGER)"
 SHOW = f"SELECT name, {SUM % 'uploaded'}, {SUM % 'downloaded'} FROM sums GROUP BY name ORDER BY name"
+FOLD = """INSERT OR REPLACE INTO sums SELECT name, '', '', number, CAST(total(sum) AS INTEGER), 0, 0, 0, 0
+    FROM sums WHERE time < ? GROUP BY name, number"""
 LARGEST = 2**53  # of one row, whatever a client says
 
 
-def add(db, report, number):
-    value = report[number]
-    if value is None:
-        return
-    key = (report["name"], report["info_hash"], report["peer_id"], number)
-    total, most, *last = db.execute(FIND, key).fetchone() or (0, 0, 0, 0)
-    family = 1 if report["endpoint"].startswith("[") else 0
-    if value < last[family]:
-        most, last = 0, [0, 0]
-    total, most, last[family] = min(total + max(0, value - most), LARGEST), max(value, most), value
-    db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*key, total, most, *last))
+def add(db, report):
+    for number in ("uploaded", "downloaded"):
+        key = (report["name"], report["info_hash"], report["peer_id"], number)
+        total, most, *last = db.execute(FIND, key).fetchone() or (0, 0, 0, 0)
+        family = report["endpoint"].startswith("[")
+        value = last[family] if report[number] is None else report[number]
+        # Without a start, another announce has overtaken this one, or a piece was bad.
+        if value < last[family] and report["event"] == "started":
+            most, last = 0, [0, 0]
+        total, most, last[family] = min(total + max(0, value - most), LARGEST), max(value, most), value
+        row = (*key, total, most, *last, report["time"])
+        db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
-def read(db, file):
-    first = file.readline()
-    known = db.execute("SELECT bytes FROM files WHERE first_line = ?", (first.decode(),)).fetchone()
-    end = known[0] if known else 0
-    file.seek(end)
-    for line in file:
-        if not line.endswith(b"\n"):
-            break  # it is being written
-        for number in ("uploaded", "downloaded"):
-            add(db, json.loads(line), number)
-        end += len(line)
-    if end:
-        db.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (first.decode(), end))
-
-
-database, path = sys.argv[1:]
+database, path = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
+files = [open(name, "rb") for name in (path, path + ".1") if os.path.exists(name)]  # FILE may become FILE.1
+if not files:
+    sys.exit(f"there is no {path}: give the file of --report-to")
+os.umask(0o077)  # the sums show what members fetch
 db = sqlite3.connect(database)
 db.executescript(TABLES)
-names = (path, path + ".1")  # in this order: FILE may become FILE.1 meanwhile
-files = [open(name, "rb") for name in names if os.path.exists(name)]
 with db:
+    db.execute("BEGIN IMMEDIATE")  # one run at a time
     for file in reversed(files):
-        read(db, file)
+        first = hashlib.sha256(file.readline()).hexdigest()
+        (end,) = db.execute("SELECT bytes FROM files WHERE first_line = ?", (first,)).fetchone() or (0,)
+        file.seek(end)
+        # The last line may be half written.
+        for line in itertools.takewhile(lambda line: line.endswith(b"\n"), file):
+            end += len(line)
+            with contextlib.suppress(ValueError):  # of a line that a crash has cut off
+                add(db, json.loads(line))
+        db.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (first, end))
+    old = (time.time() - 30 * 24 * 3600,)
+    db.execute(FOLD, old)
+    db.execute("DELETE FROM sums WHERE time < ? AND peer_id <> ''", old)
 for row in db.execute(SHOW):
     print(*row)
