@@ -79,9 +79,8 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
     if let Some(status) = admin.control.metrics.xdp() {
         of_xdp(&mut out, &status);
     }
-    if let Some(observer) = &admin.control.rules.now().observer {
-        out.count("dropped_reports", "Announces of members that were not reported.", observer.dropped());
-    }
+    let lost = admin.control.rules.now().observer.as_ref().map_or(0, |observer| observer.dropped());
+    out.count("dropped_reports", "Announces of members that were not reported.", lost);
     out.gauge(
         "interval_stretch_ratio",
         "The factor by which the interval of clients is longer than set; 1 if it is not.",
