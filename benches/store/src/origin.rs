@@ -12,7 +12,7 @@ use crate::{cores, tables::significant};
 pub struct Origin {
     machine: String,
     version: &'static str,
-    /// The commit of the folder in which the program was started, with `-dirty` if files there differ from it.
+    /// The commit of the folder in which the program was started, with `-dirty` if files there differ.
     commit: Option<String>,
     date: String,
     /// The name of the program, and its flags.

@@ -235,7 +235,8 @@ fn run(rows: &[Implementation], args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 /// Measures every plan `repeat` times, each time in a fresh process, and adds the load before each row to
-/// `loads`; returns the rows of each plan. The plans take turns, so that other work of the machine affects all of them alike.
+/// `loads`; returns the rows of each plan. The plans take turns, so that other work of the machine affects all
+/// of them alike.
 fn measure(plans: &[Plan], repeat: usize, loads: &mut Vec<f64>) -> Result<Vec<Vec<Row>>, Box<dyn Error>> {
     let bar = ProgressBar::new((plans.len() * repeat) as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}").expect("a valid template"),

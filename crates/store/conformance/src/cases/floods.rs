@@ -198,8 +198,8 @@ pub(crate) fn a_swarm_that_grows_displaces_what_is_worth_less(subject: &dyn Subj
     }
 }
 
-/// Made-up torrents have filled the store: of one address, or, now expired, of a network each. Of the peers of
-/// the popular torrent, two share each IPv4 network, and a fifth share an IPv6 /32.
+/// Made-up torrents have filled the store: of one address, or, expired now, of a network each. Of the popular
+/// one's peers, two share each IPv4 network, and a fifth share an IPv6 /32.
 pub(crate) fn a_swarm_that_becomes_popular_displaces_none_of_its_own_peers(subject: &dyn Subject) {
     const POPULAR: u64 = 4000;
     let made_up: [(Stranger, u64); 2] = [

@@ -28,7 +28,7 @@ pub(crate) struct Client {
     peer_id: &'static str,
     /// The protocol over which it does not send `stopped`.
     pub(crate) leaves_in_silence: Option<Protocol>,
-    /// Completes the command that runs it until SIGINT: it downloads the missing content, and shares the rest.
+    /// Completes the command that runs it until SIGINT: it downloads the missing content and shares the rest.
     command: fn(&ClientSetup, &mut Command),
 }
 
@@ -303,8 +303,8 @@ impl Running {
         Self { process, command, may_end: client.name == TRANSMISSION.name && place.link.is_some() }
     }
 
-    /// transmission-cli ends when it finds its torrent stopped (`cli/cli.c`, five times a second), as it is for
-    /// a moment once it has the metadata of a link. On a busy machine the moment is long.
+    /// transmission-cli ends when it finds its torrent stopped (`cli/cli.c`, five times a second), as it is
+    /// for a moment once it has the metadata of a link. On a busy machine the moment is long.
     pub(crate) fn start_if_ended(&mut self) {
         if self.may_end && self.process.try_wait().is_ok_and(|ended| ended.is_some()) {
             self.process = self.command.spawn().expect("it was started before");

@@ -49,7 +49,7 @@ pub(in crate::packed) struct Newcomer {
     proven: bool,
     /// Whether the swarm has other peers, which may go for this one.
     pub(in crate::packed) has_others: bool,
-    /// The part of the unit of its network that the peer is worth, beside others of this network in the swarm.
+    /// The part of its network's unit that the peer is worth, beside others of this network in the swarm.
     pub(in crate::packed) share: u64,
     /// Whether the swarm has more peers than one that goes as a whole.
     pub(in crate::packed) is_popular: bool,

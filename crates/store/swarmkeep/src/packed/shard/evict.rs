@@ -73,8 +73,8 @@ impl Shard {
         block_bytes(gone) as u64
     }
 
-    /// The share of `newcomer` in the unit of its network, or in those of an IPv6 prefix around it, in a sample
-    /// of its swarm.
+    /// The share of `newcomer` in the unit of its network, or in those of an IPv6 prefix around it, in a
+    /// sample of its swarm.
     pub(super) fn share_of(&self, op: &Operation<'_>, at: SwarmLocation, newcomer: &[u8]) -> u64 {
         match self.large_at(at) {
             Some(large) => crowd::share_of(newcomer, large.sample(op.context.draw(), SAMPLED_SLOTS)),

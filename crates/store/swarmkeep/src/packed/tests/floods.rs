@@ -103,8 +103,8 @@ fn a_newcomer_finds_the_unproven_swarms_of_other_shards() {
     large.iter().for_each(|&n| assert_eq!(peers(&store, n), 70, "{n}"));
 }
 
-/// Peers of a large swarm have come back. A newcomer that is refused takes some of them only where one network
-/// has all swarms.
+/// Peers of a large swarm have come back. A newcomer that is refused takes some of them only where one
+/// network has all swarms.
 #[test]
 fn a_refused_newcomer_takes_nothing_of_a_proven_swarm_that_is_worth_more() {
     for networks in [8, 1] {
@@ -118,8 +118,8 @@ fn a_refused_newcomer_takes_nothing_of_a_proven_swarm_that_is_worth_more() {
     }
 }
 
-/// A store is full of swarms that came back. Eight clients behind one address join a torrent, and none of them
-/// takes the places of several.
+/// A store is full of swarms that came back. Eight clients behind one address join a torrent, and none of
+/// them takes the places of several.
 #[test]
 fn peers_of_one_network_take_one_place_of_their_own_at_most() {
     let store = store(&config().max_bytes(1 << 20));
