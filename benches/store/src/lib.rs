@@ -1,5 +1,5 @@
 //! The shootout and the Criterion benches over the rows of any crate: a program calls [`shootout::main`] or
-//! [`torrust::main`] with the catalog's and its own, as `tests/own-store` does. Beside them, the common parts
+//! [`torrust::main`] with the catalog's and its own, as `examples/own.rs` does. Beside them, the common parts
 //! of all benches: tables, charts, and the origin of their numbers.
 
 pub mod charts;

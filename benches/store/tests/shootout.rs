@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    path::Path,
     process::{Command, Output},
 };
 
@@ -27,6 +28,17 @@ fn list_is_the_catalog() {
     assert!(output.status.success());
     let names: Vec<_> = str::from_utf8(&output.stdout).unwrap().lines().collect();
     assert_eq!(names, catalog::ALL.iter().map(|store| store.name).collect::<Vec<_>>());
+}
+
+#[test]
+fn rows_of_another_crate_stand_beside_those_of_the_catalog() {
+    // `cargo test` without `--test` builds the examples.
+    let program = Path::new(env!("CARGO_BIN_EXE_shootout")).with_file_name("examples").join("own");
+    let flags = "--only own,packed --workload zipf --swarms 300 --seconds 0.001 --threads 1 --batch 1";
+    let output = Command::new(program).args(flags.split(' ')).output().expect("the example starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let has = |store: &str| text.contains(&format!("| `{store}`"));
+    assert!(has("own") && has("packed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
