@@ -190,21 +190,28 @@ impl<'a, I: Sync + 'static> Running<'a, I> {
 
     /// Does these operations on each thread.
     fn round(&mut self, operations: usize) -> Duration {
-        let Self { bench, build, announces, .. } = *self;
+        let Self { bench, build, .. } = *self;
         if bench.fresh == Fresh::EachRound {
             self.store = build();
         }
-        let store = &*self.store;
+        let this = &*self;
         let operate = |thread: usize| {
-            let announces = &announces[if bench.fresh == Fresh::Never { 0 } else { thread }];
-            for announce in announces[..bench.swarms].iter().cycle().take(operations) {
+            for announce in this.turns(thread).take(operations) {
                 match bench.fresh {
                     Fresh::EachOperation => check(&*build(), announce),
-                    Fresh::EachRound | Fresh::Never => check(store, announce),
+                    Fresh::EachRound | Fresh::Never => check(&*this.store, announce),
                 }
             }
         };
-        at_once(announces.len(), operate).0
+        at_once(self.announces.len(), operate).0
+    }
+
+    /// The announces of a thread, without end. Each of torrust's tasks updates another swarm, so threads
+    /// begin at different ones.
+    fn turns(&self, thread: usize) -> impl Iterator<Item = &I> {
+        let Self { bench, announces, .. } = self;
+        let own = &announces[if bench.fresh == Fresh::Never { 0 } else { thread }][..bench.swarms];
+        own.iter().cycle().skip(thread * bench.swarms / announces.len())
     }
 }
 
@@ -245,5 +252,11 @@ mod tests {
         let expected = [1 + 20 + 2 * ways + 2 * ways, 20 + 100 * threads + ways + 100 * ways, 120 * threads];
         assert_eq!(*COUNTS.lock().expect("no panic"), expected, "{table}");
         assert_eq!(table.matches("_torrent").count(), 1 + 3 * ways, "{table}");
+
+        let benches = benches(true);
+        let announces = [&announces::<Announce>(&benches)[0][..]; 2].map(<[Announce]>::to_vec);
+        let running = Running::<Announce>::new(&benches[3], &build, &announces);
+        let [first, second] = [0, 1].map(|thread| running.turns(thread).next().expect("an announce"));
+        assert_ne!(first.info_hash, second.info_hash);
     }
 }
