@@ -12,7 +12,7 @@ use std::{
 use clap::Parser;
 use swarmkeep_benches::{
     cores,
-    origin::{Origin, load},
+    origin::Origin,
     tables::{Marked, Spread, markdown, whole},
     torrust,
 };
@@ -88,17 +88,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let into = args.into.as_deref().map(|path| Marked::read(path, "torrust")).transpose()?;
     let scale = if args.quick { &QUICK } else { &FULL };
     let origin = Origin::here(args.seed, scale.turns, args.quick);
-    let (table, loads) = if args.torrust {
+    let table = if args.torrust {
         torrust::table(stores::UNDER_TORRUST, scale.turns, scale.limit / 4, args.quick)
     } else {
         let names = ["store"].into_iter().chain(stores::ALL.iter().map(|(name, _)| *name));
         let mut columns: Vec<Column> = vec![names.map(str::to_owned).collect()];
-        let (times, loads) = time(scale, args.seed);
-        columns.extend(times);
+        columns.extend(time(scale, args.seed));
         columns.extend(memory(scale, args.seed)?);
-        (markdown(&columns), loads)
+        markdown(&columns)
     };
-    let text = format!("{table}\nWall ns per announce and number of threads, by {}.\n", origin.under(&loads));
+    let text = format!("{table}\nWall ns per announce and number of threads, by {}.\n", origin.ended());
     if let Some(into) = into {
         into.write(&text)?;
     }
@@ -109,9 +108,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 type Column = Vec<String>;
 
 /// Nanoseconds per announce: for each workload and thread count, the median of some turns in which all stores
-/// take part. And the loads before each of them.
-fn time(scale: &Scale, seed: u64) -> (Vec<Column>, Vec<f64>) {
-    let (mut columns, mut loads) = (Vec::new(), Vec::new());
+/// take part.
+fn time(scale: &Scale, seed: u64) -> Vec<Column> {
+    let mut columns = Vec::new();
     for workload in measure::workloads(scale, seed) {
         let mut counts = vec![1, cores()];
         counts.dedup();
@@ -121,7 +120,6 @@ fn time(scale: &Scale, seed: u64) -> (Vec<Column>, Vec<f64>) {
             let mut turns = vec![Vec::new(); stores::ALL.len()];
             for _ in 0..scale.turns {
                 for ((_, build), turns) in stores::ALL.iter().zip(&mut turns) {
-                    loads.extend(load());
                     turns.push(workload.time(&*build(), &inputs, scale.limit));
                 }
             }
@@ -130,7 +128,7 @@ fn time(scale: &Scale, seed: u64) -> (Vec<Column>, Vec<f64>) {
             columns.push([title].into_iter().chain(turns.into_iter().map(median)).collect());
         }
     }
-    (columns, loads)
+    columns
 }
 
 /// Growth of the resident set, each in its own process: after another store, a process would reuse its pages.
@@ -163,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_store_does_the_benches_of_torrust() {
-        let (table, _) = torrust::table(stores::UNDER_TORRUST, 1, Duration::ZERO, true);
+        let table = torrust::table(stores::UNDER_TORRUST, 1, Duration::ZERO, true);
         assert_eq!(table.matches("| `torrust ").count(), 10, "{table}");
         assert_eq!(table.matches("| `swarmkeep ").count(), 4, "{table}");
     }

@@ -12,7 +12,7 @@ use crate::{cores, tables::significant};
 pub struct Origin {
     machine: String,
     version: &'static str,
-    /// The commit of the folder in which the program was started, with `-dirty` if files there differ.
+    /// The commit of swarmkeep's checkout, with `-dirty` if files there differ from it.
     commit: Option<String>,
     date: String,
     /// The name of the program, and its flags.
@@ -21,11 +21,16 @@ pub struct Origin {
     seed: u64,
     /// The number of measurements of each number.
     repeat: usize,
-    /// The mean number of threads of other programs that ran or waited for a core.
+    /// The mean number of cores that other programs kept busy.
     load: Option<f64>,
     /// Why the numbers are not to be quoted.
     not_a_measurement: Option<String>,
+    #[serde(skip)]
+    began: Option<Ticks>,
 }
+
+/// Ticks of all cores, of the idle ones, and of this process with its children that have ended.
+type Ticks = [u64; 3];
 
 impl Origin {
     /// Returns the origin of a run that begins.
@@ -41,14 +46,24 @@ impl Origin {
             repeat,
             load: None,
             not_a_measurement: None,
+            began: Self::ticks(),
         }
     }
 
-    /// Returns the origin of a run that has ended; `loads` has a result of [`load`] for each measurement.
+    /// Returns the origin of a run that has ended.
     #[must_use]
-    pub fn under(mut self, loads: &[f64]) -> Self {
-        self.load = (!loads.is_empty()).then(|| loads.iter().sum::<f64>() / loads.len() as f64);
-        let loaded = self.load.filter(|load| load * 2.0 >= cores() as f64);
+    pub fn ended(self) -> Self {
+        let others = self.began.and_then(|began| share_of_others(began, Self::ticks()?));
+        self.under(others.map(|others| others * cores() as f64))
+    }
+
+    fn ticks() -> Option<Ticks> {
+        ticks(&fs::read_to_string("/proc/stat").ok()?, &fs::read_to_string("/proc/self/stat").ok()?)
+    }
+
+    fn under(mut self, load: Option<f64>) -> Self {
+        self.load = load;
+        let loaded = load.filter(|load| load * 4.0 >= cores() as f64);
         let reasons = [
             self.quick.then(|| "quick".to_owned()),
             cfg!(debug_assertions).then(|| "a build without all optimisations".to_owned()),
@@ -71,13 +86,21 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Returns the number of threads of other programs that run or wait for a core at this moment; `None` without
-/// `/proc`. The load average of a minute would count the build of this program.
-pub fn load() -> Option<f64> {
-    let text = fs::read_to_string("/proc/loadavg").ok()?;
-    let (running, _) = text.split(' ').nth(3)?.split_once('/')?;
-    // This thread runs, too.
-    Some((running.parse::<f64>().ok()? - 1.0).max(0.0))
+/// Returns the ticks so far, from the texts of `/proc/stat` and `/proc/self/stat`.
+fn ticks(stat: &str, own: &str) -> Option<Ticks> {
+    let numbers =
+        |text: &str| -> Vec<u64> { text.split(' ').map(|n| n.parse().unwrap_or_default()).collect() };
+    // Behind the name, which may have blanks: utime, stime, cutime and cstime are fields 14 to 17.
+    let (all, own) = (numbers(stat.lines().next()?), numbers(own.rsplit_once(')')?.1));
+    // From user to steal; idle and iowait among them.
+    let ticks = [all.get(2..10)?, all.get(5..7)?, own.get(12..16)?];
+    Some(ticks.map(|ticks| ticks.iter().sum()))
+}
+
+/// Returns the share that other programs had of the time between two moments.
+fn share_of_others(began: Ticks, now: Ticks) -> Option<f64> {
+    let [all, idle, own] = [0, 1, 2].map(|n| now[n].saturating_sub(began[n]));
+    (all > 0).then(|| all.saturating_sub(idle + own) as f64 / all as f64)
 }
 
 /// Returns the name of the processor, and the number of cores that this process may use.
@@ -114,7 +137,7 @@ fn command() -> String {
 
 fn commit() -> Option<String> {
     let describe = ["describe", "--always", "--dirty", "--exclude=*", "--abbrev=8"];
-    let output = Command::new("git").args(describe).output().ok()?;
+    let output = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(describe).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
@@ -124,13 +147,22 @@ mod tests {
 
     #[test]
     fn quick_and_loaded_runs_are_not_measurements() {
-        let (idle, busy) = ([0.0, 0.1], [16.0 * cores() as f64, 0.0]);
-        let told = |quick, loads: &[f64]| Origin::here(1, 1, quick).under(loads).to_string();
-        let load = format!("load {} on {}", significant(8.0 * cores() as f64), counted(cores(), "core"));
-        let loaded = told(false, &busy);
+        let (idle, busy) = (0.1, cores() as f64 / 4.0);
+        let told = |quick, load| Origin::here(1, 1, quick).under(Some(load)).to_string();
+        let load = format!("load {} on {}", significant(busy), counted(cores(), "core"));
+        let loaded = told(false, busy);
         assert!(loaded.ends_with(&format!("{load}: not a measurement")), "{loaded}");
-        assert!(told(true, &idle).contains("; quick, "));
-        assert!(!told(false, &idle).contains(" on ") && !told(false, &idle).contains("quick"));
+        assert!(told(true, idle).contains("; quick, "));
+        assert!(!told(false, idle).contains(" on ") && !told(false, idle).contains("quick"));
+    }
+
+    #[test]
+    fn load_is_the_time_of_other_programs() {
+        let at = |busy: u64, idle: u64, own: u64| {
+            let stat = format!("cpu  {busy} 1 1 {idle} {idle} 1 1 1 {busy} 0\ncpu0 9 9\n");
+            ticks(&stat, &format!("7 (a) b) R 1 1 1 0 -1 0 9 9 9 9 {own} 1 2 {own} 20")).unwrap()
+        };
+        assert_eq!(share_of_others(at(0, 0, 0), at(400, 300, 100)), Some(0.2));
     }
 
     #[test]

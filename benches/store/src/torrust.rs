@@ -18,7 +18,7 @@ use swarmkeep_workload::{PeerIndex, Workload};
 
 use crate::{
     NOW, at_once, cores,
-    origin::load,
+    origin::Origin,
     tables::{Spread, markdown},
 };
 
@@ -76,7 +76,8 @@ pub fn main(rows: &[Implementation]) {
     let mut criterion = Criterion::default().configure_from_args();
     // Criterion's own rule: `cargo test` gives no `--bench`, and `cargo bench -- --test` both.
     let has = |flag: &str| env::args().any(|argument| argument == flag);
-    let benches = benches(has("--test") || !has("--bench"));
+    let is_small = has("--test") || !has("--bench");
+    let (origin, benches) = (Origin::here(1, 10, is_small), benches(is_small));
     let announces = announces::<Announce>(&benches);
     let config = RepositoryConfig::new(HashKey::from_bytes(*b"always this key."));
     for bench in &benches {
@@ -104,20 +105,19 @@ pub fn main(rows: &[Implementation]) {
         }
     }
     criterion.final_summary();
+    println!("{}", origin.ended());
 }
 
 /// Runs the benches `turns` times over named stores, which take turns, each for `least` at least. Returns a
-/// table of the nanoseconds per operation over all threads, with a line for each store, and the loads before
-/// each measurement.
+/// table of the nanoseconds per operation over all threads, with a line for each store.
 pub fn table<I: From<Announce> + Sync + 'static>(
     rows: &[(&str, Build<'_, I>)],
     turns: usize,
     least: Duration,
     is_small: bool,
-) -> (String, Vec<f64>) {
+) -> String {
     let benches = benches(is_small);
     let announces = announces(&benches);
-    let mut loads = Vec::new();
     let mut columns = vec![vec!["store".to_owned()]];
     columns[0].extend(rows.iter().map(|(name, _)| format!("`{name}`")));
     for bench in &benches {
@@ -125,7 +125,6 @@ pub fn table<I: From<Announce> + Sync + 'static>(
             let mut spent = vec![Vec::new(); rows.len()];
             for _ in 0..turns {
                 for ((_, build), spent) in rows.iter().zip(&mut spent) {
-                    loads.extend(load());
                     spent.push(Running::new(bench, *build, &announces[..threads]).nanoseconds(least));
                 }
             }
@@ -134,7 +133,7 @@ pub fn table<I: From<Announce> + Sync + 'static>(
             columns.push([title].into_iter().chain(spent.into_iter().map(cell)).collect());
         }
     }
-    (markdown(&columns), loads)
+    markdown(&columns)
 }
 
 /// The announces of each thread, each to a swarm of its own.
@@ -245,7 +244,7 @@ mod tests {
             COUNTS.lock().expect("no panic")[0] += 1;
             Box::new(Mutex::new(HashSet::new()))
         };
-        let (table, _) = table::<Announce>(&[("set", &build)], 1, Duration::ZERO, true);
+        let table = table::<Announce>(&[("set", &build)], 1, Duration::ZERO, true);
         let (ways, threads) = if cores() == 1 { (1, 1) } else { (2, 1 + cores()) };
         // Stores: one for each way of each bench, and those that an operation or a round builds. Then one
         // torrent, many torrents, and those that are updated.

@@ -27,11 +27,7 @@ use self::{
     row::{Metric, Plan, Row},
     work::{Shape, Size},
 };
-use crate::{
-    cores,
-    origin::{Origin, load},
-    tables::Marked,
-};
+use crate::{cores, origin::Origin, tables::Marked};
 
 mod announcing;
 mod charts;
@@ -219,9 +215,8 @@ fn run(rows: &[Implementation], args: &Args) -> Result<(), Box<dyn Error>> {
 
     let plans = args.plans(rows).unwrap_or_else(|message| refuse(message));
     let origin = Origin::here(args.seed, args.repeat(), args.quick);
-    let mut loads = Vec::new();
-    let rows = measure(&plans, args.repeat(), &mut loads)?;
-    let findings = args.findings(origin.under(&loads), rows);
+    let rows = measure(&plans, args.repeat())?;
+    let findings = args.findings(origin.ended(), rows);
     let text = if args.json { findings.json()? + "\n" } else { findings.text() };
     io::stdout().write_all(text.as_bytes())?;
     if let Some(readme) = readme {
@@ -234,10 +229,9 @@ fn run(rows: &[Implementation], args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures every plan `repeat` times, each time in a fresh process, and adds the load before each row to
-/// `loads`; returns the rows of each plan. The plans take turns, so that other work of the machine affects all
-/// of them alike.
-fn measure(plans: &[Plan], repeat: usize, loads: &mut Vec<f64>) -> Result<Vec<Vec<Row>>, Box<dyn Error>> {
+/// Measures every plan `repeat` times, each time in a fresh process; returns the rows of each plan. The plans
+/// take turns, so that other work of the machine affects all of them alike.
+fn measure(plans: &[Plan], repeat: usize) -> Result<Vec<Vec<Row>>, Box<dyn Error>> {
     let bar = ProgressBar::new((plans.len() * repeat) as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}").expect("a valid template"),
     );
@@ -246,7 +240,6 @@ fn measure(plans: &[Plan], repeat: usize, loads: &mut Vec<f64>) -> Result<Vec<Ve
     for _ in 0..repeat {
         for (plan, rows) in plans.iter().zip(&mut rows) {
             bar.set_message(plan.to_string());
-            loads.extend(load());
             rows.push(in_a_fresh_process(plan)?);
             bar.inc(1);
         }
