@@ -203,11 +203,20 @@ fn refuse(message: String) -> ! {
     Args::command().error(ErrorKind::ValueValidation, message).exit()
 }
 
+/// The name of two rows. The second one would not be measured: processes find a row by its name.
+fn twice(rows: &[Implementation]) -> Option<&'static str> {
+    let mut names = BTreeSet::new();
+    rows.iter().map(|row| row.name).find(|name| !names.insert(*name))
+}
+
 /// Runs the whole comparison and prints it.
 fn run(rows: &[Implementation], args: &Args) -> Result<(), Box<dyn Error>> {
     if args.list {
         let names: String = rows.iter().map(|store| format!("{}\n", store.name)).collect();
         return Ok(io::stdout().write_all(names.as_bytes())?);
+    }
+    if let Some(name) = twice(rows) {
+        refuse(format!("two stores are called {name}: give yours another name"));
     }
     // Checked first, so that an unusable file is reported before the measurements.
     let name = if args.figures { "figures" } else { "shootout" };
@@ -418,4 +427,10 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("expected seconds from 0.001 to 3600".into()),
     }
+}
+
+#[test]
+fn no_two_stores_have_one_name() {
+    let all = catalog::ALL;
+    assert_eq!((twice(all), twice(&[all, &all[1..2]].concat())), (None, Some(all[1].name)));
 }
