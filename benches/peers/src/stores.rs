@@ -1,6 +1,6 @@
 //! The compared stores, behind a common interface.
 
-use std::{cell::RefCell, marker::PhantomData, net::SocketAddr, sync::Arc, time::Duration};
+use std::{cell::RefCell, marker::PhantomData, net::SocketAddr, pin::pin, sync::Arc, task, time::Duration};
 
 use aquatic_udp_protocol::{AnnounceEvent, NumberOfBytes, PeerId};
 use swarmkeep::{
@@ -47,7 +47,7 @@ pub(crate) const ALL: &[(&str, Build)] = &[
     ("torrust RwLockStd", theirs::<TorrentsRwLockStd, EntrySingle>),
     ("aquatic's design", || Box::<Aquatic>::default()),
     ("swarmkeep packed", || ours("packed")),
-    ("swarmkeep packed, in batches", || Box::new(Batched(build("packed")))),
+    ("swarmkeep packed, in batches", || Box::new(Batched(build(find("packed"))))),
     ("swarmkeep skipmap-mutex-parking-lot", || ours("skipmap-mutex-parking-lot")),
     ("swarmkeep dashmap-mutex-parking-lot", || ours("dashmap-mutex-parking-lot")),
     ("swarmkeep btreemap-rwlock-parking-lot-mutex-parking-lot", || {
@@ -67,11 +67,15 @@ pub(crate) const UNDER_TORRUST: &[(&str, torrust::Build<'static, Input>)] = &[
     ("torrust SkipMapMutexParkingLot", &counted::<TorrentsSkipMapMutexParkingLot, _>),
     ("torrust SkipMapRwLockParkingLot", &counted::<TorrentsSkipMapRwLockParkingLot, _>),
     ("torrust DashMapMutexStd", &counted::<TorrentsDashMapMutexStd, _>),
-    ("swarmkeep packed", &|| Box::new(build("packed"))),
-    ("swarmkeep skipmap", &|| Box::new(build("skipmap"))),
-    ("swarmkeep dashmap", &|| Box::new(build("dashmap"))),
-    ("swarmkeep btreemap", &|| Box::new(build("btreemap"))),
+    ("swarmkeep packed", &|| Box::new(build(FOUND[0]))),
+    ("swarmkeep skipmap", &|| Box::new(build(FOUND[1]))),
+    ("swarmkeep dashmap", &|| Box::new(build(FOUND[2]))),
+    ("swarmkeep btreemap", &|| Box::new(build(FOUND[3]))),
 ];
+
+/// Found once: while the clock runs, torrust's are only built.
+static FOUND: std::sync::LazyLock<[&catalog::Implementation; 4]> =
+    std::sync::LazyLock::new(|| ["packed", "skipmap", "dashmap", "btreemap"].map(find));
 
 /// The time of every announce.
 pub(crate) const NOW: u64 = 1_800_000_000;
@@ -100,11 +104,14 @@ impl From<Announce> for Input {
 }
 
 fn ours(name: &str) -> Box<dyn Store> {
-    Box::new(build(name))
+    Box::new(build(find(name)))
 }
 
-fn build(name: &str) -> Ours {
-    let implementation = catalog::find(name).expect("the catalog has it");
+fn find(name: &str) -> &'static catalog::Implementation {
+    catalog::find(name).expect("the catalog has it")
+}
+
+fn build(implementation: &catalog::Implementation) -> Ours {
     let config = RepositoryConfig::new(HashKey::from_bytes(*b"always this key."));
     let repository = implementation.build(&config).expect("every store keeps the default configuration");
     Ours(Arc::clone(repository.as_sync().expect("the fastest are synchronous")))
@@ -214,10 +221,15 @@ struct Awaited<R, T>(R, PhantomData<fn() -> T>);
 
 impl<R: RepositoryAsync<T> + Sync, T> torrust::Store<Input> for Awaited<R, T> {
     fn announce(&self, input: &Input) -> u64 {
-        pollster::block_on(async {
+        let mut done = pin!(async {
             self.0.upsert_peer(&input.info_hash, &input.peer).await;
             peers(self.0.get_swarm_metadata(&input.info_hash).await)
-        })
+        });
+        // Only a wait needs a waker, which `block_on` allocates.
+        match done.as_mut().poll(&mut task::Context::from_waker(task::Waker::noop())) {
+            task::Poll::Ready(count) => count,
+            task::Poll::Pending => pollster::block_on(done),
+        }
     }
 }
 
