@@ -27,12 +27,12 @@ const IDLE: Load = Load { name: "10,000 idle", ..KEPT };
 
 pub(crate) const LOADS: [Load; 5] = [EACH, KEPT, PIPELINED, SCRAPES, IDLE];
 
-/// 64 requests in flight, or connections that are nearly idle.
+/// 64 requests in flight, or connections that are nearly idle. Ours closes a connection after 10 idle seconds.
 pub(crate) fn in_flight(load: &Load) -> [&'static str; 6] {
     let [workers, option, value] = match load.name {
         name if name == EACH.name => ["64", "--connection-per-request", "--scrape-hashes=1"],
         name if name == PIPELINED.name => ["8", "--window", "8"],
-        name if name == IDLE.name => ["10000", "--rate", "0.1"],
+        name if name == IDLE.name => ["10000", "--rate", "0.2"],
         _ => ["64", "--scrape-hashes", "20"],
     };
     ["--threads", "1", "--concurrency", workers, option, value]

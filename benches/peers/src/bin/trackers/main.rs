@@ -109,17 +109,12 @@ struct Load {
 /// As in other comparisons of trackers: connects alone, many torrents of few peers, few of many, and
 /// all together.
 const LOADS: [Load; 4] = [
-    Load { name: "connect", mix: "connect=1", shape: "zipf", torrents: 1, peers: 10 },
-    Load { name: "cold", mix: "announce=1", shape: "zipf", torrents: 300_000, peers: 500_000 },
-    Load { name: "hot", mix: "announce=1", shape: "zipf", torrents: 1000, peers: 100_000 },
-    Load {
-        name: "mix",
-        mix: "connect=50,announce=50,scrape=1",
-        shape: "zipf",
-        torrents: 300_000,
-        peers: 500_000,
-    },
+    Load { name: "connect", mix: "connect=1", torrents: 1, peers: 10, ..COLD },
+    COLD,
+    Load { name: "hot", torrents: 1000, peers: 100_000, ..COLD },
+    Load { name: "mix", mix: "connect=50,announce=50,scrape=1", ..COLD },
 ];
+const COLD: Load = Load { name: "cold", mix: "announce=1", shape: "zipf", torrents: 300_000, peers: 500_000 };
 
 /// Loads for a tracker on two stores: small swarms and large ones, of the same number of peers.
 const PATCHED_LOADS: [Load; 2] = [
@@ -292,17 +287,9 @@ fn operators(swarmkeep: &Path) -> Result<Vec<Tracker>, Box<dyn Error>> {
         .map(|n| format!("{:040x}\n", u128::from(n) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
     fs::write(&list, denied.collect::<String>())?;
     let list = list.to_str().ok_or("a folder for temporary files that is text")?;
-    let on = [
-        "--admin",
-        "127.0.0.1:0",
-        "--deny-list",
-        list,
-        "--requests",
-        "1000000",
-        "--requests-at-once",
-        "100000000",
-    ];
-    let on = [&on[..], &["--unlimited", "192.0.2.1", "--jitter", "10", "--longest-interval", "35m"]].concat();
+    let on =
+        ["--admin=127.0.0.1:0", "--deny-list", list, "--requests=1000000", "--requests-at-once=100000000"];
+    let on = [&on[..], &["--unlimited=192.0.2.1", "--jitter=10", "--longest-interval=35m"]].concat();
     let off = ["--admin", "off", "--requests", "0", "--jitter", "0"];
     Ok(vec![serve(swarmkeep, "everything on", &on), serve(swarmkeep, "everything off", &off)])
 }
@@ -315,19 +302,8 @@ fn serve(swarmkeep: &Path, name: &str, options: &[&str]) -> Tracker {
         name: name.into(),
         command: Box::new(move |at, _| {
             let mut command = Command::new(&swarmkeep);
-            command
-                .args([
-                    "serve",
-                    "--udp",
-                    &at.to_string(),
-                    "--http",
-                    "off",
-                    "--workers",
-                    "1",
-                    "--log",
-                    "error",
-                ])
-                .args(&options);
+            command.args(["serve", "--http=off", "--workers=1", "--log=error", &format!("--udp={at}")]);
+            command.args(&options);
             Ok(command)
         }),
         want: WANT,
@@ -601,14 +577,19 @@ fn table(rows: &[Row<'_>], args: &Args) -> String {
     }
     let mut best: BTreeMap<&str, f64> = BTreeMap::new();
     let others = if args.http { &["aquatic", "opentracker", "torrust"][..] } else { &["aquatic"] };
-    for row in rows.iter().filter(|row| others.iter().any(|other| row.tracker.starts_with(other))) {
+    let is_other = |row: &&Row<'_>| others.iter().any(|other| row.tracker.starts_with(other));
+    // A refusal costs little.
+    for row in rows.iter().filter(|row| is_other(row) && row.failed() == 0) {
         let cpu = row.median(|turn| turn.cpu);
         best.entry(row.load).and_modify(|best| *best = best.min(cpu)).or_insert(cpu);
     }
     let of_other_trackers = !args.stores && !args.patched;
     let what = if args.stores { "store" } else { "tracker" };
-    let of_whom = if args.http { "best other" } else { "better aquatic" };
-    let ratio_title = if of_other_trackers { format!(" of the {of_whom} |") } else { String::new() };
+    let ratio_title = match args {
+        Args { http: true, .. } => " of the best other without failures | of the ceiling |",
+        _ if of_other_trackers => " of the better aquatic |",
+        _ => "",
+    };
     let full_title = if args.patched { "RSS full (least–most)" } else { "RSS full" };
     let titles = format!(
         "| load | {what} | CPU s a million (least–most) |{ratio_title} answers/s | p99 | failed | peers an answer | RSS empty | {full_title} |"
@@ -617,11 +598,11 @@ fn table(rows: &[Row<'_>], args: &Args) -> String {
     let mut lines = vec![titles, dashes];
     for row in rows {
         let [fastest, cpu, slowest] = row.spread(|turn| turn.cpu);
-        let ratio = match best.get(row.load) {
-            _ if !of_other_trackers => String::new(),
-            Some(best) => format!(" {:.2} |", cpu / best),
-            None => "  |".to_owned(),
-        };
+        let ceiling = rows.iter().find(|other| other.load == row.load && other.tracker == "ceiling");
+        let ceiling = ceiling.map(|ceiling| ceiling.median(|turn| turn.cpu));
+        let ratios = [of_other_trackers.then(|| best.get(row.load).copied()), args.http.then_some(ceiling)];
+        let ratio = |of: Option<f64>| of.map_or("  |".to_owned(), |of| format!(" {:.2} |", cpu / of));
+        let ratio: String = ratios.into_iter().flatten().map(ratio).collect();
         let [least, full, most] = row.spread(|turn| turn.rss_full as f64 / 1e6);
         let full = if args.patched {
             format!("{full:.1} ({least:.1}–{most:.1}) MB")
