@@ -96,7 +96,7 @@ pub struct Args {
     threads: Option<usize>,
 
     /// Most unanswered requests per worker [default: 1, over UDP with --rate 64]. Over HTTP, more are sent as
-    /// a proxy sends them: behind each other, with X-Forwarded-For.
+    /// a proxy sends them: behind each other, and from the loopback with X-Forwarded-For.
     #[arg(long, value_name = "N")]
     window: Option<usize>,
 

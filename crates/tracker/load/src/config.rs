@@ -31,7 +31,8 @@ pub struct Config {
     #[serde(skip)]
     pub threads: Option<usize>,
     /// The most unanswered requests per worker; `None` is 64 over UDP in an open loop, and 1 otherwise. Over
-    /// HTTP, more than one are sent as a proxy sends them: behind each other, with `X-Forwarded-For`.
+    /// HTTP, more than one are sent as a proxy sends them: behind each other, and from the loopback with
+    /// `X-Forwarded-For`.
     #[serde(skip)]
     pub window: Option<usize>,
     /// Whether each HTTP request has a connection of its own, which is a part of its latency.

@@ -361,6 +361,7 @@ impl Client for HttpClient {
         let more = match window {
             _ if closes => "Connection: close\r\n".into(),
             1 => String::new(),
+            _ if origin.source.is_unspecified() => String::new(),
             // Only proxies send requests behind each other.
             _ => format!("X-Forwarded-For: {}\r\n", origin.source),
         };
@@ -544,6 +545,18 @@ mod tests {
         assert_eq!(parse("HTTP/1.1 200 OK\r\nContent-Le"), Ok(None));
         assert!(parse("SSH-2.0-x\r\n\r\n").is_err());
         assert!(parse("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn pipelines_name_their_client_where_they_know_its_address() {
+        let tail = |ip: [u8; 4]| {
+            let (address, path) = ((ip, 80).into(), "/announce".into());
+            let target = Target::Http { address, host: "tracker".into(), path };
+            let config = Config { window: Some(8), ..Config::new([target]) };
+            String::from_utf8(HttpClient::open(&config, &config.origins()[0], 0).unwrap().tail).unwrap()
+        };
+        assert!(tail([127, 0, 0, 1]).ends_with("\r\nX-Forwarded-For: 127.0.0.1\r\n\r\n"));
+        assert!(!tail([192, 0, 2, 1]).contains("X-Forwarded-For"));
     }
 
     #[test]
