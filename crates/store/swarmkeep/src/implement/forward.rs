@@ -6,7 +6,8 @@
 /// `|this|` names `self`, the expression after it is the inner store, and `except` lists the methods that you
 /// write, or leave to their defaults. [`announce_batch`](crate::TorrentRepository::announce_batch) and
 /// [`scrape_batch`](crate::TorrentRepository::scrape_batch) are forwarded too: their defaults would undo the
-/// gain of the inner store from a batch. List them if you write `announce` or `scrape`.
+/// gain of the inner store from a batch. List `announce_batch` if you write `announce`; `except scrape`
+/// leaves `scrape_batch` to its default, too.
 ///
 /// ```
 /// use swarmkeep::{InfoHash, SwarmStats, TorrentRepository, implement::forward_repository};
@@ -20,8 +21,16 @@
 ///         SwarmStats { downloaded: 0, ..self.0.scrape(info_hash) }
 ///     }
 ///
-///     forward_repository! { |modest| modest.0, except scrape, scrape_batch }
+///     forward_repository! { |modest| modest.0, except scrape }
 /// }
+/// # use swarmkeep::{HashKey, Packed, RepositoryConfig, SwarmSummary, Timestamp};
+/// # let store = Modest(Packed::new(&RepositoryConfig::new(HashKey::from_bytes([7; 16]))).unwrap());
+/// # let stats = SwarmStats { downloaded: 1, ..SwarmStats::default() };
+/// # let mut swarms = [SwarmSummary { info_hash: InfoHash::new([1; 20]), stats }];
+/// # store.restore(&swarms[0], &[], Timestamp::from_secs(1));
+/// # store.scrape_batch(&mut swarms);
+/// # let inner = store.0.scrape(&swarms[0].info_hash);
+/// # assert_eq!((inner.downloaded, swarms[0].stats.downloaded), (1, 0));
 /// ```
 ///
 /// With `|this| inner => function`, a function converts the answer of each inner method, which may then be
@@ -147,6 +156,8 @@ macro_rules! __forward {
     (@unless [announce $($more:ident)*] announce $($rest:tt)*) => {};
     (@unless [announce_batch $($more:ident)*] announce_batch $($rest:tt)*) => {};
     (@unless [scrape $($more:ident)*] scrape $($rest:tt)*) => {};
+    // Its default calls the written `scrape`.
+    (@unless [scrape $($more:ident)*] scrape_batch $($rest:tt)*) => {};
     (@unless [scrape_batch $($more:ident)*] scrape_batch $($rest:tt)*) => {};
     (@unless [totals $($more:ident)*] totals $($rest:tt)*) => {};
     (@unless [walk $($more:ident)*] walk $($rest:tt)*) => {};
