@@ -455,10 +455,12 @@ impl Span {
         }
         #[cfg(feature = "global-alloc")]
         if source::is_global() {
+            drop(pool);
             return Self(system::allocate(SPAN));
         }
         if pool.returned.is_empty() {
-            let region = system::region();
+            // Another thread may do the same meanwhile: one more region is only address space.
+            let region = ExclusiveGuard::unlocked(&mut pool, system::region);
             // SAFETY: a region has this number of spans.
             let spans = (1..REGION / SPAN).map(|span| Self(unsafe { region.add(span * SPAN) }));
             pool.returned.extend(spans.rev());
