@@ -187,6 +187,7 @@ impl Packed {
         for (swarm, (placed, seen)) in group.iter_mut().zip(seen()) {
             let (op, shard) = (self.operation(placed, Tick::EARLIEST), current.shared(placed.shard));
             let found = shard.find_from(&op, &seen.leaf);
+            shard.correct(&op, seen);
             swarm.stats = found.map(|at| shard.stats(at)).unwrap_or_default();
         }
     }

@@ -604,21 +604,21 @@ fn an_announce_corrects_the_hints_that_led_to_it() {
         tell(&store, 1, leecher(n, v4(n as u32)));
         let told = [leecher(n, v4(n as u32)), leecher(n / 2, v4(n as u32 / 2))];
         tell(&store, 1, told[n as usize % 2]);
-        let shard = store.lock(0);
-        assert!(shard.has_right_hints(&store.context.hints), "after announce {n}");
+        assert!(store.lock(0).has_right_hints(&store.context.hints), "after announce {n}");
     }
 }
 
 #[test]
-fn an_announce_corrects_the_hints_also_where_threads_share_the_lock() {
+fn announces_and_batches_of_scrapes_correct_the_hints_also_where_threads_share_the_lock() {
     let store = Packed::new(&config().shards(1)).expect("one shard");
-    for n in 0..100 {
-        tell(&store, 1, leecher(0, v6(n)));
-    }
+    (0..100).for_each(|n| _ = tell(&store, 1, leecher(0, v6(n))));
     store.context.hints.correct(0, &[]);
     // With the shard shared, only an announce that shares it too comes to an end.
     let shared = store.shards[0].0.read();
     tell(&store, 1, leecher(0, v6(5)));
+    assert!(shared.has_right_hints(&store.context.hints));
+    store.context.hints.correct(0, &[]);
+    store.scrape_batch(&mut [SwarmSummary { info_hash: hash(0), stats: SwarmStats::default() }]);
     assert!(shared.has_right_hints(&store.context.hints));
 }
 
