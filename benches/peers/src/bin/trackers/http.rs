@@ -27,7 +27,7 @@ const IDLE: Load = Load { name: "10,000 idle", ..KEPT };
 
 pub(crate) const LOADS: [Load; 5] = [EACH, KEPT, PIPELINED, SCRAPES, IDLE];
 
-/// 64 requests in flight, or connections that are nearly idle. Ours closes a connection after 10 idle seconds.
+/// 64 requests in flight, or connections that are nearly idle. After 10 idle seconds, ours closes one.
 pub(crate) fn in_flight(load: &Load) -> [&'static str; 6] {
     let [workers, option, value] = match load.name {
         name if name == EACH.name => ["64", "--connection-per-request", "--scrape-hashes=1"],

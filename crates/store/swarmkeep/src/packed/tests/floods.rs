@@ -126,18 +126,13 @@ fn peers_of_one_network_take_one_place_of_their_own_at_most() {
     for now in [0, INTERVAL] {
         fill(&store, now, (0..40_000).map(|n| leecher(n, of_24(n as u32, 0))));
     }
-    let mut left = 0;
-    for n in 0..50 {
-        for m in 0..8 {
-            fill(&store, INTERVAL + 1, [leecher(100_000 + n, of_24(50_000 + n as u32, m))]);
-            fill(
-                &store,
-                INTERVAL + 1,
-                [leecher(200_000 + 8 * n + u64::from(m), of_24(60_000 + n as u32, m))],
-            );
-        }
-        left += peers(&store, 100_000 + n);
+    for n in 0..400 {
+        let (of, m) = (n as u32 / 8, n as u32 % 8);
+        let joins =
+            [leecher(100_000 + n / 8, of_24(50_000 + of, m)), leecher(200_000 + n, of_24(60_000 + of, m))];
+        fill(&store, INTERVAL + 1, joins);
     }
+    let left: u64 = (0..50).map(|n| peers(&store, 100_000 + n)).sum();
     assert!(left >= 50 * 6, "{left} of 400");
 }
 
