@@ -85,8 +85,26 @@ fn tell(store: &Packed, seconds: u64, announce: Announce) -> Announced {
     store.announce(&announce.want(0), at(seconds), &mut SplitMix64::new(seconds), &mut nobody)
 }
 
+fn fill(store: &Packed, now: u64, announces: impl IntoIterator<Item = Announce>) {
+    announces.into_iter().for_each(|announce| _ = tell(store, now, announce));
+}
+
+/// Sweeps to the end, with `budget` visits in each step.
+fn sweep(store: &Packed, seconds: u64, budget: usize) {
+    while !store.sweep(at(seconds), Retention::DropEmpty, Budget::peers(budget)).pass_complete {}
+}
+
 fn leecher(torrent: u64, endpoint: Endpoint) -> Announce {
     Announce::new(hash(torrent), endpoint).left(1)
+}
+
+fn stop(torrent: u64, endpoint: Endpoint) -> Announce {
+    leecher(torrent, endpoint).event(AnnounceEvent::Stopped)
+}
+
+/// Each torrent with each number of its peers.
+fn pairs(torrents: Range<u64>, peers: u32) -> impl Iterator<Item = (u64, u32)> {
+    torrents.flat_map(move |torrent| (0..peers).map(move |n| (torrent, n)))
 }
 
 fn record(endpoint: Endpoint, role: Role, seconds: u64) -> PeerRecord {
@@ -191,9 +209,8 @@ fn no_announce_takes_more_than_is_reserved() {
 fn populated_swarms_outlive_a_flood_however_few_swarms_a_shard_has() {
     let store = Packed::new(&config().shards(4096).max_swarms(1000)).expect("supported limits");
     // Each peer is from a network of its own.
-    for (torrent, n) in (0..100).flat_map(|torrent| (0..50).map(move |n| (torrent, n))) {
-        tell(&store, 1, leecher(torrent, v4((50 * torrent as u32 + n) << 8)));
-    }
+    let populated = pairs(0..100, 50).map(|(torrent, n)| (torrent, 50 * torrent as u32 + n));
+    fill(&store, 1, populated.map(|(torrent, n)| leecher(torrent, v4(n << 8))));
     for n in 0..20_000 {
         tell(&store, 10 + n / 100, leecher(1_000_000 + n, v4((5000 + n as u32) << 8)));
     }
@@ -218,11 +235,9 @@ fn a_batch_waits_for_announces_that_may_displace_its_swarms() {
     let [single, batched, probe] = [(); 3].map(|()| build());
     let newcomers = (1_000_000..).filter(|&n| probe.context.placement.place(&hash(n)).shard == 0).take(8);
     let joins: Vec<_> = newcomers.flat_map(|n| [leecher(n, v4(n as u32)); 2]).collect();
-    for &join in &joins {
-        tell(&probe, 2, join);
-    }
+    fill(&probe, 2, joins.iter().copied());
     let displaced = (0..1024).filter(|&n| probe.scrape(&hash(n)).peers() == 0);
-    let stops = displaced.map(|n| leecher(n, v4(n as u32)).event(AnnounceEvent::Stopped));
+    let stops = displaced.map(|n| stop(n, v4(n as u32)));
     let announces: Vec<_> = joins.iter().copied().chain(stops).collect();
     assert_eq!(announces.len(), 24);
 
@@ -244,21 +259,20 @@ fn as_a_last_resort_the_least_swarm_of_all_shards_goes_each_time() {
     const WORTHY: Range<u64> = 100..140;
     // More than a quarter of the lifetime later, they have shown that they live.
     const LATER: u64 = 1000;
-    let fill = |store: &Packed| {
+    let populate = |store: &Packed| {
         // Each peer is from a network of its own.
-        (100_000..110_000).for_each(|n| _ = tell(store, 0, leecher(0, v4(n << 8))));
+        fill(store, 0, (100_000..110_000).map(|n| leecher(0, v4(n << 8))));
         for now in [0, LATER] {
-            (1..17).for_each(|n| _ = tell(store, now, leecher(n, v4((n as u32 + 5000) << 8))));
-            for (torrent, n) in WORTHY.flat_map(|torrent| (0..8).map(move |n| (torrent, n))) {
-                tell(store, now, leecher(torrent, v4((10_000 + 8 * torrent as u32 + n) << 8)));
-            }
+            fill(store, now, (1..17).map(|n| leecher(n, v4((n as u32 + 5000) << 8))));
+            let worthy = pairs(WORTHY, 8).map(|(torrent, n)| (torrent, 10_000 + 8 * torrent as u32 + n));
+            fill(store, now, worthy.map(|(torrent, n)| leecher(torrent, v4(n << 8))));
         }
     };
     let unlimited = Packed::new(&config().shards(4)).expect("supported limits");
-    fill(&unlimited);
+    populate(&unlimited);
     let most = unlimited.memory().bytes as usize + SLACK + MAX_GROWTH;
     let store = Packed::new(&config().shards(4).max_bytes(most)).expect("supported limits");
-    fill(&store);
+    populate(&store);
     let mut more = 110_000..;
     let is_there = |n: &u64| store.scrape(&hash(*n)).peers() > 0;
     for newcomer in 1_000_000.. {
@@ -293,11 +307,9 @@ fn an_announce_or_an_import_splits_few_leaves_however_many_a_sweep_has_filled() 
         let config = config().shards(1).lifetime(Duration::from_secs(1000));
         let store = Packed::new(&config).expect("one shard");
         for (seconds, peers) in [(1, 240), (900, 16)] {
-            for (torrent, n) in (0..1000).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
-                tell(&store, seconds, leecher(torrent, v4(n)));
-            }
+            fill(&store, seconds, pairs(0..1000, peers).map(|(torrent, n)| leecher(torrent, v4(n))));
         }
-        while !store.sweep(at(1500), Retention::DropEmpty, Budget::peers(100_000)).pass_complete {}
+        sweep(&store, 1500, 100_000);
         let before = store.lock(0).leaves();
         work(&store);
         let after = store.lock(0).leaves();
@@ -310,29 +322,19 @@ fn an_announce_or_an_import_splits_few_leaves_however_many_a_sweep_has_filled() 
 fn leaves_split_and_merge_within_the_reservation() {
     for swarms in [700, 2050] {
         let store = limited();
-        let round = |seconds, peers, endpoint: fn(u32) -> Endpoint| {
-            for (torrent, n) in (0..swarms).flat_map(|torrent| (0..peers).map(move |n| (torrent, n))) {
-                tell(&store, seconds, leecher(torrent, endpoint(n)));
-            }
-        };
-        let sweep = |seconds| {
-            while !store.sweep(at(seconds), Retention::DropEmpty, Budget::peers(1)).pass_complete {}
-        };
-        round(1, 54, v6);
-        round(900, 17, v4);
-        sweep(1500);
+        fill(&store, 1, pairs(0..swarms, 54).map(|(torrent, n)| leecher(torrent, v6(n))));
+        fill(&store, 900, pairs(0..swarms, 17).map(|(torrent, n)| leecher(torrent, v4(n))));
+        sweep(&store, 1500, 1);
         let before = store.memory().bytes;
         leaving(&store, MAX_GROWTH, || tell(&store, 1500, leecher(1_000_000, v4(1))));
         let grown = store.memory().bytes.saturating_sub(before);
         assert!(grown <= (MAX_GROWTH - AFTER_SPLITS) as u64 + 64, "{grown} bytes");
         // Then merge, across the length at which slots become a byte longer.
-        for torrent in 0..20_000 {
-            tell(&store, 1501, leecher(torrent, v4(1)));
-        }
+        fill(&store, 1501, (0..20_000).map(|torrent| leecher(torrent, v4(1))));
         for torrent in (0..20_000).filter(|torrent| torrent % 8 > 0) {
             store.remove(&hash(torrent));
             if torrent % 200 == 1 {
-                sweep(1501);
+                sweep(&store, 1501, 1);
             }
         }
         assert_eq!(store.memory().bytes, store.recount());
@@ -363,28 +365,20 @@ fn buckets_split_and_merge_within_the_reservation() {
         [(v4 as fn(u32) -> Endpoint, 10_000, 20_000), (v6, 10_000, 20_000), (v6, 4_000, 1)]
     {
         let store = limited();
-        let tell = |seconds, announce| tell(&store, seconds, announce);
-        for n in 0..seeders {
-            tell(1, leecher(0, endpoint(n)).left(0));
-        }
         let peers = seeders + leechers;
-        for n in seeders..peers {
-            tell(300, leecher(0, endpoint(n)));
-        }
+        fill(&store, 1, (0..seeders).map(|n| leecher(0, endpoint(n)).left(0)));
+        fill(&store, 300, (seeders..peers).map(|n| leecher(0, endpoint(n))));
         let (split, _) = store.lock(0).buckets();
         for n in peers..peers + 3_000 {
-            let told = leaving(&store, MAX_GROWTH, || tell(500, leecher(0, endpoint(n))));
+            let told = leaving(&store, MAX_GROWTH, || tell(&store, 500, leecher(0, endpoint(n))));
             assert!(told.evicted.peers <= 8, "two shares of peers, for a few bytes: {told:?}");
         }
         let (merged, fullest) = store.lock(0).buckets();
         assert!(split >= 80 && merged < split && fullest <= 400, "{split}, {merged} buckets, {fullest}");
         for n in 0..peers / 2 {
-            let stop = leecher(0, endpoint(2 * n)).event(AnnounceEvent::Stopped);
-            leaving(&store, 0, || tell(500, stop));
+            leaving(&store, 0, || tell(&store, 500, stop(0, endpoint(2 * n))));
         }
-        leaving(&store, 0, || {
-            while !store.sweep(at(1200), Retention::DropEmpty, Budget::peers(1)).pass_complete {}
-        });
+        leaving(&store, 0, || sweep(&store, 1200, 1));
         assert_eq!(store.memory().bytes, store.recount());
     }
 }
@@ -395,9 +389,7 @@ fn a_bucket_of_many_peers_grows_within_the_reservation() {
     let config = config().shards(1).max_endpoints_per_address(32).max_bytes(LIMIT);
     let store = Packed::new(&config).expect("one shard");
     // The endpoints of a /48 share 25 places, so some buckets are far above the mean.
-    for n in 0..60_000 {
-        tell(&store, 1, leecher(0, of_full(Family::V6, n, 30)));
-    }
+    fill(&store, 1, (0..60_000).map(|n| leecher(0, of_full(Family::V6, n, 30))));
     assert!(store.lock(0).buckets().1 >= 210, "{}", store.lock(0).buckets().1);
     for n in 0..60_000 / 30 {
         let newcomer = of_subnet(n / 25, subnet(n % 25), 30);
@@ -411,9 +403,7 @@ fn a_swarm_with_a_long_download_count_becomes_large_within_the_reservation() {
     for peers in 100..=146 {
         let config = config().shards(1).max_endpoints_per_address(1).max_bytes(LIMIT);
         let store = Packed::new(&config).expect("one shard");
-        for n in 0..peers {
-            tell(&store, 1, leecher(0, of_address(Family::V4, n, 0)));
-        }
+        fill(&store, 1, (0..peers).map(|n| leecher(0, of_address(Family::V4, n, 0))));
         store.add_downloads(&hash(0), 300);
         tell(&store, 1, leecher(0, of_address(Family::V4, 0, 1)));
         assert_eq!(store.memory().bytes, store.recount());
@@ -423,14 +413,11 @@ fn a_swarm_with_a_long_download_count_becomes_large_within_the_reservation() {
 #[test]
 fn an_announce_that_needs_no_bytes_evicts_nothing() {
     let store = limited();
-    for n in 0..2_000 {
-        tell(&store, 1, leecher(n.min(1_000), v4(n as u32)));
-    }
+    fill(&store, 1, (0..2_000_u64).map(|n| leecher(n.min(1_000), v4(n as u32))));
     let before = store.totals();
     leaving(&store, 0, || {
         for torrent in [0, 1_000] {
-            let stop = leecher(torrent, v4(torrent as u32)).event(AnnounceEvent::Stopped);
-            assert_eq!(tell(&store, 1, stop).changes, Changes::LEFT);
+            assert_eq!(tell(&store, 1, stop(torrent, v4(torrent as u32))).changes, Changes::LEFT);
         }
         assert!(store.add_downloads(&hash(1_000), 5));
     });
@@ -442,21 +429,13 @@ fn a_sweep_removes_a_large_swarm_without_peers_also_where_no_byte_is_free() {
     const LIMIT: usize = 1 << 20;
     for others in 0..16 {
         let store = Packed::new(&config().shards(1).max_bytes(LIMIT)).expect("supported limits");
-        for torrent in 1..=others {
-            tell(&store, 1, leecher(torrent, v4(1)));
-        }
-        let sweep = || while !store.sweep(at(1), Retention::DropEmpty, Budget::peers(1)).pass_complete {};
-        for event in [AnnounceEvent::Started, AnnounceEvent::Stopped] {
-            for n in 0..60 {
-                tell(&store, 1, leecher(0, v6(n)).event(event));
-            }
-            if event == AnnounceEvent::Started {
-                // Leaves no spare byte in the leaf.
-                sweep();
-            }
-        }
+        fill(&store, 1, (1..=others).map(|torrent| leecher(torrent, v4(1))));
+        fill(&store, 1, (0..60).map(|n| leecher(0, v6(n))));
+        // Leaves no spare byte in the leaf.
+        sweep(&store, 1, 1);
+        fill(&store, 1, (0..60).map(|n| stop(0, v6(n))));
         store.context.bytes.fetch_add(LIMIT as u64 - store.memory().bytes, Relaxed);
-        sweep();
+        sweep(&store, 1, 1);
         assert_eq!(store.totals().swarms, others, "of {others} others");
     }
 }
@@ -465,7 +444,7 @@ fn a_sweep_removes_a_large_swarm_without_peers_also_where_no_byte_is_free() {
 fn a_hold_of_an_export_or_a_sweep_passes_few_leaves_however_empty() {
     let store = Packed::new(&config().shards(1)).expect("one shard");
     let leaves = || store.lock(0).leaves();
-    (0..20_000).for_each(|n| _ = tell(&store, 1, leecher(n, v4(1))));
+    fill(&store, 1, (0..20_000).map(|n| leecher(n, v4(1))));
     (0..20_000).for_each(|n| _ = store.remove(&hash(n)));
     let before = leaves();
     assert!(before > 100);
@@ -482,9 +461,7 @@ fn a_hold_of_an_export_or_a_sweep_passes_few_leaves_however_empty() {
 #[test]
 fn one_join_costs_a_swarm_one_peer_at_most_where_others_can_go() {
     let store = Packed::new(&config().max_bytes(1 << 20)).expect("supported limits");
-    for n in 0..300 {
-        tell(&store, 100, leecher(0, v4(n)));
-    }
+    fill(&store, 100, (0..300).map(|n| leecher(0, v4(n))));
     let ten = (1..).flat_map(|torrent| (0..10).map(move |n| leecher(torrent, v4(n))));
     ten.map(|announce| tell(&store, 0, announce)).find(|told| told.evicted != Evicted::default());
     for n in 300..400 {
@@ -505,16 +482,13 @@ fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
         // A swarm of one, of a few, of some dozens, and in tables; then others, until one of them has to go.
         let sizes = [0, 10, 30, 3000];
         for (torrent, size) in (0..).zip(sizes) {
-            for n in (0..size).map(v4).chain((0..MOST as u32).map(own)) {
-                tell(&store, 1, leecher(torrent, n));
-                tell(&store, 1, leecher(torrent, n));
-            }
+            let peers = (0..size).map(v4).chain((0..MOST as u32).map(own));
+            fill(&store, 1, peers.flat_map(|peer| [leecher(torrent, peer); 2]));
         }
         let others = (100..).map(|torrent| leecher(torrent, v4(torrent as u32)));
         others.map(|other| tell(&store, 1, other)).find(|told| told.evicted != Evicted::default());
-        let (before, swarms) = (store.totals(), store.totals().swarms);
-        let (mut displaced, mut rng) = (0, SplitMix64::new(4));
-        let rng: &mut dyn Random = &mut rng;
+        let (before, mut displaced) = (store.totals(), 0);
+        let rng: &mut dyn Random = &mut SplitMix64::new(4);
         for n in MOST as u32..3000 {
             for torrent in 0..sizes.len() as u64 {
                 let told = tell(&store, 2, leecher(torrent, own(n)).left(rng.below(2) as u64));
@@ -524,7 +498,7 @@ fn an_address_at_its_limit_displaces_only_itself_in_a_store_full_of_bytes() {
             assert!(store.memory().bytes <= 1 << 20);
         }
         let after = store.totals();
-        assert_eq!((after.peers(), after.swarms), (before.peers(), swarms));
+        assert_eq!((after.peers(), after.swarms), (before.peers(), before.swarms));
         assert_eq!(after.evicted.peers - before.evicted.peers, displaced);
         for (torrent, size) in (0..).zip(sizes) {
             assert_eq!(store.scrape(&hash(torrent)).peers(), u64::from(size) + MOST as u64);
@@ -539,9 +513,7 @@ fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
     let limits = [(Family::V4, [8, 32, 100]), (Family::V6, [1, 8, 32])];
     for (family, most) in limits.into_iter().flat_map(|(family, all)| all.map(|most| (family, most))) {
         let store = Packed::new(&config().max_endpoints_per_address(most)).expect("supported limits");
-        for n in 0..100_000 {
-            tell(&store, 1, leecher(0, of_full(family, n, most as u32)));
-        }
+        fill(&store, 1, (0..100_000).map(|n| leecher(0, of_full(family, n, most as u32))));
         assert_eq!((store.totals().peers(), store.totals().evicted), (100_000, Evicted::default()));
         let at = store.context.placement.place(&hash(0));
         let fullest = store.lock(at.shard).buckets().1;
@@ -569,7 +541,7 @@ fn a_bucket_that_strangers_fill_has_room_for_others() {
         let fullest = store.lock(0).buckets().1;
         assert!(fullest == 512 && evicted == store.totals().evicted.peers, "{fullest} in one bucket");
         assert_eq!(store.totals().peers() + evicted, 1501);
-        let gone = tell(&store, 2, leecher(0, neighbour).event(AnnounceEvent::Stopped));
+        let gone = tell(&store, 2, stop(0, neighbour));
         assert_eq!(gone.changes, Changes::LEFT, "another network has given way");
         assert_eq!(store.memory().bytes, store.recount());
     }
@@ -584,13 +556,13 @@ fn a_table_shrinks_although_a_network_has_all_its_endpoints_in_one_bucket() {
         let first = place(&of_subnet(0, 0, 0));
         for nth in 0..25 {
             let own = (0..).map(|n| of_subnet(0, subnet(nth), n)).filter(|own| place(own) == first);
-            own.take(8).for_each(|own| _ = tell(&store, 1, leecher(0, own)));
+            fill(&store, 1, own.take(8).map(|own| leecher(0, own)));
         }
-        let others = |n: u32| leecher(0, of_full(Family::V6, 200_000 + n, 8));
-        (0..20_000).for_each(|n| _ = tell(&store, 1, others(n)));
+        let other = |n: u32| of_full(Family::V6, 200_000 + n, 8);
+        fill(&store, 1, (0..20_000).map(|n| leecher(0, other(n))));
         assert!(store.lock(0).buckets().1 >= 200);
-        (100..20_000).for_each(|n| _ = tell(&store, 1, others(n).event(AnnounceEvent::Stopped)));
-        while !store.sweep(at(2), Retention::DropEmpty, Budget::peers(100)).pass_complete {}
+        fill(&store, 1, (100..20_000).map(|n| stop(0, other(n))));
+        sweep(&store, 2, 100);
         let (buckets, _) = store.lock(0).buckets();
         assert!(buckets <= 20, "{buckets} buckets for 300 peers");
         assert_eq!(store.memory().bytes, store.recount());
@@ -611,7 +583,7 @@ fn an_announce_corrects_the_hints_that_led_to_it() {
 #[test]
 fn announces_and_batches_of_scrapes_correct_the_hints_also_where_threads_share_the_lock() {
     let store = Packed::new(&config().shards(1)).expect("one shard");
-    (0..100).for_each(|n| _ = tell(&store, 1, leecher(0, v6(n))));
+    fill(&store, 1, (0..100).map(|n| leecher(0, v6(n))));
     store.context.hints.correct(0, &[]);
     // With the shard shared, only an announce that shares it too comes to an end.
     let shared = store.shards[0].0.read();
@@ -680,9 +652,8 @@ fn swarms_with_similar_keys_are_refused_before_their_leaf_is_full() {
     }
     let totals = store.totals();
     assert!((1000..2000).contains(&totals.swarms) && totals.evicted == Evicted::default(), "{totals:?}");
-    let (first, other) = (announce(0), leecher(7, v4(7)));
-    assert_eq!(tell(&store, 1, first).changes, Changes::REFRESHED);
-    assert_eq!(tell(&store, 1, other).stats.peers(), 1);
+    assert_eq!(tell(&store, 1, announce(0)).changes, Changes::REFRESHED);
+    assert_eq!(tell(&store, 1, leecher(7, v4(7))).stats.peers(), 1);
     assert_eq!(store.memory().bytes, store.recount());
 }
 

@@ -72,8 +72,7 @@ fn assert_consistent(store: &Packed) {
 
 /// Swarms of every size that is kept in another way, of both families, and idle ones with and without
 /// downloads.
-fn populate(store: &Packed, rng: &mut SplitMix64) {
-    let rng: &mut dyn Random = rng;
+fn populate(store: &Packed, rng: &mut dyn Random) {
     let sizes = [1, 1, 1, 1, 1, 1, 2, 3, 8, 20, 72, 73, 74, 75, 120, 1];
     for torrent in 0..400 {
         let size = match torrent {
@@ -91,15 +90,11 @@ fn populate(store: &Packed, rng: &mut SplitMix64) {
         if torrent % 10 == 9 {
             let mut peers = Vec::new();
             store.peers(&hash(torrent), Cursor::START, 256, &mut peers);
-            for peer in peers {
-                let stopped = leecher(torrent, peer.endpoint).event(AnnounceEvent::Stopped);
-                tell(store, 2000, stopped);
-            }
+            fill(store, 2000, peers.iter().map(|peer| stop(torrent, peer.endpoint)));
         }
     }
-    for (torrent, downloads) in [(2, 254), (3, 255), (4, 256), (5, 70_000), (6, u32::MAX - 400), (0, 1 << 20)]
-    {
-        store.add_downloads(&hash(torrent), downloads);
+    for (torrent, more) in [(2, 254), (3, 255), (4, 256), (5, 70_000), (6, u32::MAX - 400), (0, 1 << 20)] {
+        store.add_downloads(&hash(torrent), more);
     }
 }
 
@@ -141,9 +136,7 @@ fn an_export_has_every_peer_once_and_goes_into_another_store() {
 #[test]
 fn a_step_ends_in_the_middle_of_a_large_swarm_whatever_it_may_visit() {
     let store = Packed::new(&config().shards(1)).expect("a power of two");
-    for n in 0..5000 {
-        tell(&store, 1, leecher(1, v4(n)));
-    }
+    fill(&store, 1, (0..5000).map(|n| leecher(1, v4(n))));
     let (mut export, mut within) = (Export::new(), 0);
     while !export.is_complete() {
         store.export(&mut export, at(1), Budget::peers(usize::MAX));
@@ -157,19 +150,14 @@ fn a_step_ends_in_the_middle_of_a_large_swarm_whatever_it_may_visit() {
 /// and merge.
 #[test]
 fn a_peer_that_stays_is_read_whatever_changes_between_two_steps() {
-    for (seed, (shards, budget)) in
-        [(1, 1), (1, 7), (1, 60), (2, 7), (64, 30), (4096, 100)].into_iter().enumerate()
-    {
+    for (seed, (shards, budget)) in (0..).zip([(1, 1), (1, 7), (1, 60), (2, 7), (64, 30), (4096, 100)]) {
         let config = config().shards(shards).lifetime(Duration::from_secs(1000));
         let store = Packed::new(&config).expect("a power of two");
-        let mut rng = SplitMix64::new(seed as u64);
-        let rng: &mut dyn Random = &mut rng;
+        let rng: &mut dyn Random = &mut SplitMix64::new(seed);
         // The first swarms have residents: 1, 2, 40, and 300 of them.
         let residents: Vec<(u64, Endpoint)> = [(0..60, 1), (60..80, 2), (80..90, 40), (90..92, 300)]
             .into_iter()
-            .flat_map(|(torrents, count)| {
-                torrents.flat_map(move |torrent| (0..count).map(move |n| (torrent, n)))
-            })
+            .flat_map(|(torrents, count)| pairs(torrents, count))
             .map(|(torrent, n)| (torrent, if (torrent + u64::from(n)) % 3 == 0 { v6(n) } else { v4(n) }))
             .collect();
         let mut had = BTreeMap::<_, BTreeSet<(Role, u64)>>::new();
@@ -255,15 +243,11 @@ fn the_downloads_of_a_swarm_that_is_left_by_all_between_two_steps_are_read() {
     for leave_after in 0..60 {
         let store = Packed::new(&config().shards(1)).expect("one shard");
         // No IPv4 peer: the first step finds no peer to read.
-        for n in 0..600 {
-            tell(&store, 1, leecher(0, v6(n)));
-        }
+        fill(&store, 1, (0..600).map(|n| leecher(0, v6(n))));
         store.add_downloads(&hash(0), 5);
         let leave = |step| {
             if step == leave_after {
-                for n in 0..600 {
-                    tell(&store, 1, leecher(0, v6(n)).event(AnnounceEvent::Stopped));
-                }
+                fill(&store, 1, (0..600).map(|n| stop(0, v6(n))));
             }
         };
         leave(0);
@@ -276,9 +260,8 @@ fn the_downloads_of_a_swarm_that_is_left_by_all_between_two_steps_are_read() {
 fn a_swarm_behind_one_that_goes_while_it_is_read_is_read_whole() {
     for shards in [1, 64] {
         let store = Packed::new(&config().shards(shards)).expect("a power of two");
-        for (torrent, n) in (0..24).flat_map(|torrent| (0..600).map(move |n| (torrent, n))) {
-            tell(&store, 1, leecher(torrent, if n % 2 == 0 { v4(n) } else { v6(n) }));
-        }
+        let endpoint = |n: u32| if n % 2 == 0 { v4(n) } else { v6(n) };
+        fill(&store, 1, pairs(0..24, 600).map(|(torrent, n)| leecher(torrent, endpoint(n))));
         // Every other one goes when about half of it has been read.
         let (mut export, mut steps, mut removed) = (Export::new(), Vec::new(), BTreeSet::new());
         let mut read = BTreeMap::<InfoHash, u64>::new();
@@ -313,7 +296,7 @@ fn a_peer_of_a_later_time_is_imported_as_one_of_now() {
     records.push(&hash(1), 0, &[record(v4(1), Role::Seeder, 140)]);
     store.import(&[records], at(100));
     let expired = 100 + store.lifetime_secs + store.context.clock.resolution_secs() + 1;
-    while !store.sweep(at(expired), Retention::DropEmpty, Budget::peers(100)).pass_complete {}
+    sweep(&store, expired, 100);
     assert_eq!(store.totals().peers(), 0);
 }
 
@@ -323,9 +306,8 @@ fn a_store_full_of_bytes_refuses_all_that_is_taken_in() {
     for shards in [1, 4, 64] {
         let most = MIN_BYTES + Packed::fixed_bytes(shards);
         let store = Packed::new(&config().shards(shards).max_bytes(most)).expect("the least");
-        let crowd = (0..).map(|n| tell(&store, 1, leecher(0, v4(n))));
-        let _ =
-            crowd.into_iter().find(|told| told.evicted != Evicted::default()).expect("it is full at last");
+        let mut crowd = (0..).map(|n| tell(&store, 1, leecher(0, v4(n))));
+        assert!(crowd.any(|told| told.evicted != Evicted::default()), "it is full at last");
         let before = store.totals();
         let mut records = vec![Records::new(at(1))];
         for n in 1..500 {

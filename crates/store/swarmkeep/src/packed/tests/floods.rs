@@ -52,10 +52,6 @@ fn store(config: &RepositoryConfig) -> Packed {
     Packed::new(config).expect("supported limits")
 }
 
-fn fill(store: &Packed, now: u64, announces: impl IntoIterator<Item = Announce>) {
-    announces.into_iter().for_each(|announce| _ = tell(store, now, announce));
-}
-
 /// Announces until one evicts something or is refused. Returns their number.
 fn fill_up(store: &Packed, announces: impl IntoIterator<Item = Announce>) -> u64 {
     let fits = |announce: &Announce| {
@@ -127,10 +123,8 @@ fn peers_of_one_network_take_one_place_of_their_own_at_most() {
         fill(&store, now, (0..40_000).map(|n| leecher(n, of_24(n as u32, 0))));
     }
     for n in 0..400 {
-        let (of, m) = (n as u32 / 8, n as u32 % 8);
-        let joins =
-            [leecher(100_000 + n / 8, of_24(50_000 + of, m)), leecher(200_000 + n, of_24(60_000 + of, m))];
-        fill(&store, INTERVAL + 1, joins);
+        let [one, many] = [50_000, 60_000].map(|first| of_24(first + n as u32 / 8, n as u32 % 8));
+        fill(&store, INTERVAL + 1, [leecher(100_000 + n / 8, one), leecher(200_000 + n, many)]);
     }
     let left: u64 = (0..50).map(|n| peers(&store, 100_000 + n)).sum();
     assert!(left >= 50 * 6, "{left} of 400");
@@ -145,8 +139,7 @@ fn a_full_bucket_prefers_no_network() {
         let near = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint) >> 56 == 0;
         let all: Vec<_> = (0..).map(|n| alone(Family::V4, n)).filter(near).take(513).collect();
         let evicted: u64 = all.iter().map(|&peer| tell(&store, 1, leecher(0, peer)).evicted.peers).sum();
-        let highest = leecher(0, all[511]).event(AnnounceEvent::Stopped);
-        assert_eq!((evicted, tell(&store, 1, highest).changes), (1, Changes::LEFT));
+        assert_eq!((evicted, tell(&store, 1, stop(0, all[511])).changes), (1, Changes::LEFT));
     }
 }
 
@@ -154,7 +147,7 @@ fn a_full_bucket_prefers_no_network() {
 #[test]
 fn each_announce_of_a_batch_frees_bytes_for_itself_alone() {
     let store = Packed::new(&config().max_bytes(1 << 20)).expect("supported limits");
-    (0..60_000).for_each(|n| _ = tell(&store, 0, leecher(n, v4((n as u32) << 8))));
+    fill(&store, 0, (0..60_000).map(|n| leecher(n, v4((n as u32) << 8))));
     let pairs: Vec<_> = (0..60_000).filter(|&n| store.scrape(&hash(n)).peers() == 1).take(20).collect();
     let of_pair = |n: u64| leecher(n, v4(1 << 30 | (n as u32) << 8)).want(0);
     pairs.iter().for_each(|&n| _ = tell(&store, 1, of_pair(n)));
@@ -187,7 +180,7 @@ fn floods_and_order() {
                 fill(&store, now, made_up);
                 let left = |n| u64::from(n % (popular / 20) > 0);
                 fill(&store, now, (0..popular).map(|n| leecher(0, of_24(n as u32, 0)).left(left(n))));
-                while !store.sweep(at(now), Retention::DropEmpty, Budget::peers(10_000)).pass_complete {}
+                sweep(&store, now, 10_000);
                 let stats = store.scrape(&hash(0));
                 assert!(stats.complete == 20 && stats.peers() * 100 >= popular * 99, "{limit}: {stats:?}");
                 rows[0] += &format!(" {:.2} %", 100.0 * stats.peers() as f64 / popular as f64);
@@ -290,8 +283,7 @@ fn displaced(
     announces: u32,
     again: Option<u32>,
 ) -> (usize, String) {
-    let config = config();
-    let config = if limit == "max_bytes" { config.max_bytes(84 * most) } else { config.max_swarms(most) };
+    let config = if limit == "max_bytes" { config().max_bytes(84 * most) } else { config().max_swarms(most) };
     let (store, size, living) = (store(&config), |n: u64| 1 + n % 40, (most as u64 * 6 / 25).min(24_000));
     for (n, m) in (0..living).flat_map(|n| (0..size(n)).map(move |m| (n, m))) {
         let family = if n % 4 == 0 { Family::V6 } else { Family::V4 };
