@@ -61,6 +61,11 @@ fn peer(rng: &mut SplitMix64, kind: Kind) -> PeerRecord {
     }
 }
 
+/// Returns an IPv4 leecher without details.
+fn leecher(last_announce: Timestamp, rng: &mut SplitMix64) -> PeerRecord {
+    PeerRecord { endpoint: endpoint(Family::V4, rng), role: Role::Leecher, last_announce, details: None }
+}
+
 /// Returns the peers in the order of the encoding: peers with details first, each part by section.
 fn in_order(peers: &[PeerRecord]) -> Vec<PeerRecord> {
     let mut sorted = peers.to_vec();
@@ -156,12 +161,6 @@ fn times_behind_until_are_until_and_ages_beyond_32_bits_are_as_old_as_can_be_sai
     let until = records.until();
     assert_eq!(until.secs_since(NOW), 255);
     let mut rng = SplitMix64::new(4);
-    let at = |seconds, rng: &mut SplitMix64| PeerRecord {
-        endpoint: endpoint(Family::V4, rng),
-        role: Role::Seeder,
-        last_announce: Timestamp::from_secs(seconds),
-        details: None,
-    };
     let oldest = until.saturating_sub(u64::from(u32::MAX)).as_secs();
     for (told, kept) in [
         (until.as_secs() + 1, until.as_secs()),
@@ -171,15 +170,14 @@ fn times_behind_until_are_until_and_ages_beyond_32_bits_are_as_old_as_can_be_sai
         (oldest, oldest),
         (0, oldest),
     ] {
-        records.begin(NOW);
-        records.push(&InfoHash::new([1; 20]), 0, &[at(told, &mut rng)]);
-        let found: Vec<_> = records.iter().flat_map(|record| record.peers()).collect();
-        assert_eq!(found[0].last_announce.as_secs(), kept);
-        records.begin(NOW);
-        records.push(&InfoHash::new([1; 20]), 0, &[at(told, &mut rng), at(NOW.as_secs(), &mut rng)]);
-        let found: Vec<_> = records.iter().flat_map(|record| record.peers()).collect();
-        assert_eq!(found[0].last_announce.as_secs(), kept);
-        assert_eq!(found[1].last_announce, NOW);
+        let peers = [Timestamp::from_secs(told), NOW].map(|time| leecher(time, &mut rng));
+        for count in [1, 2] {
+            records.begin(NOW);
+            records.push(&InfoHash::new([1; 20]), 0, &peers[..count]);
+            let found = records.iter().flat_map(|record| record.peers());
+            let times: Vec<_> = found.map(|peer| peer.last_announce.as_secs()).collect();
+            assert_eq!(times, [kept, NOW.as_secs()][..count]);
+        }
     }
 }
 
@@ -349,11 +347,9 @@ fn every_first_byte_is_understood_or_refused() {
         let start = behind.as_bytes().len();
         let all = [behind.as_bytes(), &bytes].concat();
         if downloaded == 3 {
-            let what = "a download count has an unknown width";
-            assert_eq!(refused(&all), Malformed { at: start, what });
+            assert_eq!(refused(&all), Malformed { at: start, what: "a download count has an unknown width" });
         } else if peers != 1 && section != 0 {
-            let what = "bits are set that mean nothing";
-            assert_eq!(refused(&all), Malformed { at: start, what });
+            assert_eq!(refused(&all), Malformed { at: start, what: "bits are set that mean nothing" });
         } else {
             let records = read(&all).unwrap_or_else(|error| panic!("{flags:#b}: {error}"));
             assert_eq!((records.swarms(), records.peers()), (2, total as u64), "{flags:#b}");
@@ -389,14 +385,7 @@ fn endpoints_that_are_none_are_refused_where_their_record_begins() {
 
     // Also the last of many peers.
     let (mut rng, mut many) = (SplitMix64::new(8), Records::new(NOW));
-    let peers: Vec<_> = (0..300)
-        .map(|_| PeerRecord {
-            endpoint: endpoint(Family::V4, &mut rng),
-            role: Role::Leecher,
-            last_announce: NOW,
-            details: None,
-        })
-        .collect();
+    let peers: Vec<_> = (0..300).map(|_| leecher(NOW, &mut rng)).collect();
     many.push(&InfoHash::new([1; 20]), 0, &peers);
     let port = 21 + 16 + 300 * 6 - 2;
     many.bytes[port..port + 2].fill(0);

@@ -130,11 +130,8 @@ fn a_dropped_removal_is_done_or_was_not_begun() {
 
         let (totals, mut shown) = (finish(store.totals()).unwrap(), Vec::new());
         finish(store.walk(Cursor::START, 10, &mut shown)).unwrap();
-        assert_eq!(
-            (totals.swarms, totals.peers()),
-            (shown.len() as u64, shown.len() as u64),
-            "after {polls} polls"
-        );
+        let shown = shown.len() as u64;
+        assert_eq!((totals.swarms, totals.peers()), (shown, shown), "after {polls} polls");
         // The next announce succeeds, whether a retired slot is left or not.
         finish(store.announce(&announce, NOW, &mut rng, &mut nowhere)).unwrap();
         assert_eq!(finish(store.scrape(&HASH)).unwrap().incomplete, 1);

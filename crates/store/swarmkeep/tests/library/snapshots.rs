@@ -125,9 +125,7 @@ fn a_block_is_no_longer_than_a_reader_takes() {
         .map(|n| PeerRecord { endpoint: v6(n), role: Role::Seeder, last_announce: NOW, details: None })
         .collect();
     let mut records = Records::new(NOW);
-    for n in 0..12 {
-        records.push(&hash(n), 0, &peers);
-    }
+    (0..12).for_each(|n| records.push(&hash(n), 0, &peers));
     assert!(records.as_bytes().len() < 16 << 20);
     let mut writer = Writer::new(Vec::new(), ID, NOW).expect("memory");
     writer.write(&records).expect("just below 16 MiB");

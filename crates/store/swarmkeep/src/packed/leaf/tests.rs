@@ -19,8 +19,7 @@ fn tick(n: u64) -> Tick {
 }
 
 fn key(rng: &mut dyn Random) -> Key {
-    let head = rng.next_u64() >> HOME.depth;
-    let mut key = Key::default().with_head(head);
+    let mut key = Key::default().with_head(rng.next_u64() >> HOME.depth);
     key.0[19] = rng.next_u64() as u8;
     key
 }
@@ -98,16 +97,12 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
                 assert_eq!(empty.latest(), last, "the stamp of the last peer");
             }
         }
-        (_, None) => {
-            leaf.add(slot, Section::of(family, role), &endpoint, stamp);
-            peers.insert((family, endpoint), (role, now));
-        }
-        (_, Some(peer)) if peer.section.role() == role => {
-            leaf.refresh(slot, peer, stamp);
-            peers.insert((family, endpoint), (role, now));
-        }
-        (_, Some(peer)) => {
-            leaf.change_role(slot, peer, role, stamp);
+        (_, found) => {
+            match found {
+                None => _ = leaf.add(slot, Section::of(family, role), &endpoint, stamp),
+                Some(peer) if peer.section.role() == role => leaf.refresh(slot, peer, stamp),
+                Some(peer) => _ = leaf.change_role(slot, peer, role, stamp),
+            }
             peers.insert((family, endpoint), (role, now));
         }
     }

@@ -67,9 +67,8 @@ fn every_flipped_bit_is_noticed_where_it_is() {
             if at < 8 {
                 assert!(matches!(error, Error::NotASnapshot), "{at}: {error}");
             } else if at < 12 {
-                assert!(
-                    matches!(error, Error::Version { found } if found == VERSION ^ 1 << (bit + 8 * (at - 8)))
-                );
+                let version = VERSION ^ 1 << (bit + 8 * (at - 8));
+                assert!(matches!(error, Error::Version { found } if found == version), "{at}: {error}");
             } else if at < HEADER {
                 assert_eq!(damage(&flipped), (0, 0, HEADER_CHECKSUM), "byte {at}");
             } else {
@@ -98,10 +97,15 @@ fn a_snapshot_that_is_cut_off_is_refused_where_it_ends() {
 fn blocks_that_are_moved_left_out_repeated_or_of_another_snapshot_are_noticed() {
     let bytes = written(&some_blocks(4));
     let starts = starts_of(&bytes);
-    let piece = |n: usize| &bytes[starts[n]..starts.get(n + 1).copied().unwrap_or(bytes.len())];
+    let range = |n: usize| starts[n]..starts.get(n + 1).copied().unwrap_or(bytes.len());
     let of = |pieces: &[usize]| {
-        let pieces: Vec<_> = pieces.iter().map(|&n| piece(n)).collect();
+        let pieces: Vec<_> = pieces.iter().map(|&n| &bytes[range(n)]).collect();
         [&bytes[..HEADER], &pieces.concat()].concat()
+    };
+    let mixed = |n: usize, others: &[u8]| {
+        let mut mixed = bytes.clone();
+        mixed[range(n)].copy_from_slice(&others[range(n)]);
+        mixed
     };
     assert_eq!(of(&[0, 1, 2, 3, 4]), bytes);
     for (a, b) in (0..5).flat_map(|a| (a + 1..5).map(move |b| (a, b))) {
@@ -120,11 +124,8 @@ fn blocks_that_are_moved_left_out_repeated_or_of_another_snapshot_are_noticed() 
 
     // The same blocks in a snapshot with another id.
     let others = written_as([9; 16], &some_blocks(4));
-    for n in 0..5 {
-        let mut mixed = bytes.clone();
-        let own = starts[n]..starts.get(n + 1).copied().unwrap_or(bytes.len());
-        mixed[own.clone()].copy_from_slice(&others[own]);
-        assert_eq!(damage(&mixed), (starts[n] as u64, n as u32, BLOCK_CHECKSUM), "{n} of another");
+    for (n, start) in starts.iter().enumerate() {
+        assert_eq!(damage(&mixed(n, &others)), (*start as u64, n as u32, BLOCK_CHECKSUM), "{n} of another");
     }
     // The end of another snapshot with the same id, and a block of it at the same position.
     let mut blocks = some_blocks(4);
@@ -132,10 +133,7 @@ fn blocks_that_are_moved_left_out_repeated_or_of_another_snapshot_are_noticed() 
     let others = written(&blocks);
     assert_eq!(starts_of(&others), starts);
     for n in [0, 1, 4] {
-        let mut mixed = bytes.clone();
-        let own = starts[n]..starts.get(n + 1).copied().unwrap_or(bytes.len());
-        mixed[own.clone()].copy_from_slice(&others[own]);
-        assert_eq!(damage(&mixed), (starts[4] as u64, 4, OTHER_BLOCKS), "{n} of another");
+        assert_eq!(damage(&mixed(n, &others)), (starts[4] as u64, 4, OTHER_BLOCKS), "{n} of another");
     }
 }
 
@@ -311,10 +309,8 @@ fn a_source_that_changes_after_it_was_looked_at_is_noticed() {
     let mut flipped = bytes.clone();
     flipped[starts[1] + 50] ^= 1;
     assert!(matches!(changing(&bytes, 0, &flipped), Err(Error::Damaged { block: 1, .. })));
-    assert!(
-        matches!(changing(&bytes, starts[1], &[]), Err(Error::Truncated { at }) if at == starts[1] as u64)
-    );
-    let behind = bytes.len();
+    let (second, behind) = (starts[1], bytes.len());
+    assert!(matches!(changing(&bytes, second, &[]), Err(Error::Truncated { at }) if at == second as u64));
     assert!(matches!(changing(&bytes, behind, &[1]), Err(Error::Trailing { at }) if at == behind as u64));
 }
 
