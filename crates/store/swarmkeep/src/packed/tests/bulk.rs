@@ -260,7 +260,7 @@ fn the_downloads_of_a_swarm_that_is_left_by_all_between_two_steps_are_read() {
 fn a_swarm_behind_one_that_goes_while_it_is_read_is_read_whole() {
     for shards in [1, 64] {
         let store = Packed::new(&config().shards(shards)).expect("a power of two");
-        let endpoint = |n: u32| if n % 2 == 0 { v4(n) } else { v6(n) };
+        let endpoint = |n: u32| if n.is_multiple_of(2) { v4(n) } else { v6(n) };
         fill(&store, 1, pairs(0..24, 600).map(|(torrent, n)| leecher(torrent, endpoint(n))));
         // Every other one goes when about half of it has been read.
         let (mut export, mut steps, mut removed) = (Export::new(), Vec::new(), BTreeSet::new());
