@@ -180,12 +180,7 @@ impl TorrentRepository for Model {
     }
 
     fn add_downloads(&self, info_hash: &InfoHash, earlier: u32) -> bool {
-        let mut state = self.state();
-        let is_known = state.swarms.contains_key(info_hash);
-        if is_known {
-            state.change(*info_hash, |swarm| swarm.downloaded = swarm.downloaded.saturating_add(earlier));
-        }
-        is_known
+        self.state().add_downloads(info_hash, earlier)
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -381,6 +376,14 @@ impl ModelState {
         self.totals.swarms -= 1;
         self.totals = swarm.counted(self.totals, |total, peers| total - peers);
         Some(swarm.stats())
+    }
+
+    pub(crate) fn add_downloads(&mut self, info_hash: &InfoHash, earlier: u32) -> bool {
+        let is_known = self.swarms.contains_key(info_hash);
+        if is_known {
+            self.change(*info_hash, |swarm| swarm.downloaded = swarm.downloaded.saturating_add(earlier));
+        }
+        is_known
     }
 
     pub(crate) fn restore(&mut self, swarm: &SwarmSummary, peers: &[PeerRecord], now: Timestamp) -> Restored {

@@ -97,9 +97,7 @@ impl Call {
             Done::Swept(_) => true,
             Done::Restored(swarm, peers, restored) => state.restore(swarm, peers, at(0)) == *restored,
             Done::Added(count, added) => {
-                let swarm = state.swarms.values_mut().next();
-                swarm.map(|swarm| swarm.downloaded = swarm.downloaded.saturating_add(*count)).is_some()
-                    == *added
+                swarm.is_some_and(|(info_hash, _)| state.add_downloads(info_hash, *count)) == *added
             }
         };
         (is_possible || self.is_lost()).then_some(state)

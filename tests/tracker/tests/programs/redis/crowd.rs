@@ -158,6 +158,7 @@ pub(crate) async fn members(store: &RedisRepository) -> BTreeMap<InfoHash, BTree
             counted.swarms += 1;
             counted.v4.seeders += u64::from(swarm.stats.complete);
             counted.v4.leechers += u64::from(swarm.stats.incomplete);
+            counted.downloaded += u64::from(swarm.stats.downloaded);
             assert!(members.insert(swarm.info_hash, endpoints).is_none(), "a swarm is shown twice");
         }
     }
