@@ -114,20 +114,18 @@ fn a_refused_newcomer_takes_nothing_of_a_proven_swarm_that_is_worth_more() {
     }
 }
 
-/// A store is full of swarms that came back. Eight clients behind one address join a torrent, and none of
-/// them takes the places of several.
+/// A ninth client behind one address joins a torrent in a full store, and takes the places of few.
 #[test]
-fn peers_of_one_network_take_one_place_of_their_own_at_most() {
+fn a_peer_beside_its_network_takes_few_places_of_its_swarm() {
     let store = store(&config().max_bytes(1 << 20));
+    let of = |n: u64, m| leecher(n, of_24(n as u32, m));
     for now in [0, INTERVAL] {
-        fill(&store, now, (0..40_000).map(|n| leecher(n, of_24(n as u32, 0))));
+        fill(&store, now, (0..50).flat_map(|n| (0..8).map(move |m| of(n, m))));
     }
-    for n in 0..400 {
-        let [one, many] = [50_000, 60_000].map(|first| of_24(first + n as u32 / 8, n as u32 % 8));
-        fill(&store, INTERVAL + 1, [leecher(100_000 + n / 8, one), leecher(200_000 + n, many)]);
-    }
-    let left: u64 = (0..50).map(|n| peers(&store, 100_000 + n)).sum();
-    assert!(left >= 50 * 6, "{left} of 400");
+    fill(&store, INTERVAL, (50..60_000).map(|n| of(n, 0)));
+    (0..50).for_each(|n| fill(&store, INTERVAL + 1, [of(n, 8), of(70_000 + n, 0)]));
+    let left: u64 = (0..50).map(|n| peers(&store, n)).sum();
+    assert!(left >= 50 * 7, "{left} of 450");
 }
 
 /// Of networks with equally many peers, no remote peer knows which one gives way.
