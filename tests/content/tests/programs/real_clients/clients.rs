@@ -6,6 +6,8 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use swarmkeep::Family;
@@ -285,6 +287,7 @@ impl ClientSetup {
 pub(crate) struct Running {
     process: Child,
     command: Command,
+    began: Instant,
     may_end: bool,
 }
 
@@ -300,7 +303,8 @@ impl Running {
         (client.command)(place, &mut command);
         command.args(options).stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
         let process = command.spawn().expect("a need of this test");
-        Self { process, command, may_end: client.name == TRANSMISSION.name && place.link.is_some() }
+        let may_end = client.name == TRANSMISSION.name && place.link.is_some();
+        Self { process, command, began: Instant::now(), may_end }
     }
 
     /// transmission-cli ends when it finds its torrent stopped (`cli/cli.c`, five times a second), as it is
@@ -311,7 +315,9 @@ impl Running {
         }
     }
 
+    /// qBittorrent 4.5.2 that is asked within its first second ends without a word to its trackers.
     pub(crate) fn ask_to_stop(&self) {
+        thread::sleep(Duration::from_secs(3).saturating_sub(self.began.elapsed()));
         // It may have ended by itself.
         let _ = signal(self.process.id(), "INT");
     }
