@@ -29,9 +29,9 @@ def add(db, report):
         # Without a start, another announce has overtaken this one, or a piece was bad.
         if value < last[family] and report["event"] == "started":
             most, last = 0, [0, 0]
-        total, most, last[family] = min(total + max(0, value - most), LARGEST), max(value, most), value
-        row = (*key, total, most, *last, report["time"])
-        db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        total, most = min(total + max(0, value - most), LARGEST), max(value, most)
+        last[family] = max(value, last[family])  # only a start lowers it
+        db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*key, total, most, *last, report["time"]))
 
 
 database, path = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
@@ -50,7 +50,7 @@ with db:
         # The last line may be half written.
         for line in itertools.takewhile(lambda line: line.endswith(b"\n"), file):
             end += len(line)
-            with contextlib.suppress(ValueError):  # of a line that a crash has cut off
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # of a line that a crash has cut off
                 add(db, json.loads(line))
         db.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (first, end))
     old = (time.time() - 30 * 24 * 3600,)

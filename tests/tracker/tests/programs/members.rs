@@ -164,7 +164,7 @@ fn differences_are_summed_up_per_member() {
     assert_eq!(fs::metadata(folder.join("sums")).expect("a file").permissions().mode() & 0o777, 0o600);
     // It has begun anew, over one family after the other.
     let second = lines(&[("alice", "1", "10", "5", V6), ("alice", "1", "12", "5", V4)]);
-    let second = "{\"half\":\n".to_owned() + &second.replace("empty", "started");
+    let second = "{\"half\":\n7\n".to_owned() + &second.replace("empty", "started");
     folder.write("reports", &(first.clone() + &second + "{\"time\":"));
     for _ in 0..2 {
         assert_eq!(sums(), "alice 1142 56\nbob 7 9007199254740992\n", "each line counts once");
@@ -177,6 +177,11 @@ fn differences_are_summed_up_per_member() {
     let many: Vec<_> = peers.iter().map(|peer| ("dave", &**peer, "9223372036854775807", "0", V4)).collect();
     folder.write("reports", &lines(&many));
     assert!(sums().ends_with("carol 1 1\ndave 9223372036854775807 0\n"));
+    // Of a client that starts twice, the first number of a session in between is lost.
+    let story = [("0", "started"), ("1000", "stopped"), ("0", "empty"), ("0", "started"), ("600", "empty")];
+    let line = |(uploaded, event)| lines(&[("ella", "1", uploaded, "0", V4)]).replace("empty", event);
+    folder.write("reports", &story.map(line).concat());
+    assert!(sums().ends_with("\nella 1600 0\n"));
     // Of a client that was away for 30 days, only the sum is kept.
     for (uploaded, sum) in [("5", 5), ("7", 12)] {
         folder.write("reports", &lines(&[("erin", "1", uploaded, "0", V4)]).replace("4102444800", "1"));

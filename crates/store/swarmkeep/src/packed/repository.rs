@@ -158,14 +158,10 @@ impl TorrentRepository for Packed {
         let (placed, downloaded) = (self.context.placement.place(&swarm.info_hash), swarm.stats.downloaded);
         let tick = self.context.clock.tick(now);
         for hold in holds(&living, downloaded) {
+            let mut shard = self.lock(placed.shard);
+            // Dropped first: it reports before the lock is released.
             let mut reservation = Reservation::without_slack(&self.context);
-            self.lock(placed.shard).restore(
-                &self.operation(&placed, tick),
-                hold,
-                downloaded,
-                &mut reservation,
-                &mut restored,
-            );
+            shard.restore(&self.operation(&placed, tick), hold, downloaded, &mut reservation, &mut restored);
         }
         restored
     }

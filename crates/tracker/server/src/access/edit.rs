@@ -201,8 +201,9 @@ fn remove_unfinished(folder: &Path) {
     for file in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = file.file_name().into_string().unwrap_or_default();
         let is_new = name.starts_with(".swarmkeep-") && name.ends_with(".new");
-        let written = file.metadata().and_then(|file| file.modified()).unwrap_or_else(|_| SystemTime::now());
-        if is_new && written.elapsed().is_ok_and(|age| age > Duration::from_secs(60)) {
+        let written =
+            || file.metadata().and_then(|file| file.modified()).unwrap_or_else(|_| SystemTime::now());
+        if is_new && written().elapsed().is_ok_and(|age| age > Duration::from_secs(60)) {
             let _ = fs::remove_file(file.path());
         }
     }
