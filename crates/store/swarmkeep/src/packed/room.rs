@@ -147,12 +147,12 @@ impl Packed {
                 NoRoom::Bytes(_) => census.least(),
                 _ => census.small,
             };
-            // Looking at large swarms takes long. If most are large, one sample is enough: a cheap one
-            // shrinks with each newcomer until it may go as a whole.
-            let shrinks = newcomer.full == NoRoom::Swarms
-                && 2 * census.sampled_small < census.sampled
-                && census.large.is_some_and(|(large, _)| large.is_cheap());
-            let (searched, fewest) = (nth + 1, if shrinks { 1 } else { fewest });
+            // Looking at large swarms takes long. If all are large, or most and one is cheap, one sample is
+            // enough: a cheap one shrinks with each newcomer until it may go as a whole.
+            let is_cheap = census.large.is_some_and(|(large, _)| large.is_cheap());
+            let is_enough = newcomer.full == NoRoom::Swarms
+                && (census.sampled_small == 0 || is_cheap && 2 * census.sampled_small < census.sampled);
+            let (searched, fewest) = (nth + 1, if is_enough { 1 } else { fewest });
             if least.is_some_and(|(worth, _)| !worth.is_more)
                 || searched >= fewest && census.sampled >= EVICTION_SAMPLE
                 || searched >= if census.sampled > 0 { MOST_SEARCHED } else { 4 * MOST_SEARCHED }
