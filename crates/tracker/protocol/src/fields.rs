@@ -92,7 +92,8 @@ impl Fields {
 
     /// The number of wanted peers. -1 is no fault: BEP 15 has it for a number that the tracker chooses.
     pub(crate) fn want(&mut self, number: Option<i64>) -> Option<u32> {
-        let number = self.value(Field::Want, number.and_then(|number| i32::try_from(number).ok()));
+        let number =
+            self.value(Field::Want, number.filter(|number| (-1..=i64::from(i32::MAX)).contains(number)));
         number.and_then(|number| number.try_into().ok())
     }
 }

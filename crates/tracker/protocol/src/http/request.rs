@@ -310,7 +310,7 @@ mod tests {
             ),
             (Field::Downloaded, &["", "-1", "x", "18446744073709551615", "%zz", "%ff"]),
             (Field::Left, &["", "-1", "NaN", "undefined", "18446744073709551616", "99999999999999999999999"]),
-            (Field::Want, &["", "x", "2147483648", "4294967295", "99999999999"]),
+            (Field::Want, &["", "x", "-2", "2147483648", "4294967295", "99999999999"]),
             (Field::Event, &["gone", "Started", "started ", "a-word-longer-than-sixteen"]),
             (Field::Compact, &["", "yes", "2", "01", "-1", "true"]),
             (Field::NoPeerId, &["", "yes", "2"]),

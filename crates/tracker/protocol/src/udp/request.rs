@@ -350,7 +350,7 @@ mod tests {
             let mut bytes = announce_bytes();
             bytes[92..96].copy_from_slice(&wire.to_be_bytes());
             let Ok(Request::Announce(request)) = Request::parse(&bytes) else { panic!("{wire}") };
-            assert_eq!(request.want, want);
+            assert_eq!((request.want, request.unread == Fields::NONE), (want, wire >= -1));
         }
     }
 
