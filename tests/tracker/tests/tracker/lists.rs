@@ -16,7 +16,6 @@ use swarmkeep_tests::Folder;
 use swarmkeep_tracker::access::{
     Access, AccessError, InfoHashList, Networks, Passkeys, add_line, parse_info_hash, remove_line,
 };
-use swarmkeep_tracker_protocol::{TrackerUrl, udp::Action};
 use tempfile::TempDir;
 
 const HEX: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -250,22 +249,6 @@ fn neither_a_set_nor_an_error_shows_a_passkey() {
     let expected = "give KEY or KEY name=alice until=2027-12-31; a key is 8 to 128 of A-Z, a-z, 0-9, _ and -, \
         other than `announce`";
     assert!(error.ends_with(expected), "{error}");
-}
-
-#[test]
-fn every_form_for_those_who_come_from_another_tracker_has_its_passkey() {
-    let page = include_str!("../../../../docs/operate/coming-from.md");
-    let forms: Vec<_> = page.split('`').filter(|code| code.contains('/') && code.contains("KEY")).collect();
-    assert_eq!(forms.len(), 15, "{forms:?}");
-    for form in forms {
-        let (host, url) = form.split_at(form.find("HOST").map_or(0, |at| at + 4));
-        let (path, query) = url.split_once('?').unwrap_or((url, ""));
-        let [path, query] = [path, query].map(|part| part.replace("KEY", "alice-1234"));
-        let action = if url.contains("scrape") { Action::Scrape } else { Action::Announce };
-        let read = TrackerUrl::new(path.as_bytes(), query.as_bytes());
-        assert_eq!(read.action, host.is_empty().then_some(action), "{form}");
-        assert_eq!(read.passkey.map(|passkey| passkey.encoded()), Some(&b"alice-1234"[..]), "{form}");
-    }
 }
 
 fn networks(text: &str) -> Result<Networks, AccessError> {

@@ -155,8 +155,6 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     client.send(&ScrapeRequest::new(id, TransactionId(0), &[[0; 20]]).to_vec());
     assert_eq!(error_in(&client.receive()), none, "a scrape over UDP has no room for a passkey");
 
-    let answer = over_http(&tracker, &format!("/alice-1234/announce?{}", query(LISTED)));
-    assert!(answer.contains("8:complete"), "{answer}");
     assert_eq!(refusal_over_http(&tracker, "/ALICE-1234", LISTED), wrong);
     assert_eq!(refusal_over_http(&tracker, "/carol-345", LISTED), expired);
     assert_eq!(refusal_over_http(&tracker, "", LISTED), none);
@@ -169,6 +167,35 @@ fn members_of_a_private_tracker_announce_with_their_passkeys() {
     });
     let counts = tracker.control.metrics.counts();
     assert!(counts.udp.refused(Reason::NoPasskey) >= 6 && counts.http.refused(Reason::NoPasskey) == 3);
+}
+
+/// A scrape over UDP has no URL: it is refused.
+#[test]
+fn each_form_of_a_members_url_is_read_over_both_protocols() {
+    let folder = Folder::empty();
+    let passkeys = PasskeyList::load(KEY, folder.write("passkeys", "alice-1234\n")).expect("a good list");
+    let tracker = over(with(Rules::new(), |rules| rules.passkeys = Some(passkeys)));
+    let (mut client, id) = Client::of(tracker.udp[0]).connected();
+    let page = include_str!("../../../../docs/operate/coming-from.md");
+    let forms: Vec<_> = page.split('`').filter(|code| code.contains('/') && code.contains("KEY")).collect();
+    assert_eq!(forms.len(), 15, "{forms:?}");
+    let wrong = "this passkey is not known here: get the tracker's address from its site again";
+    let members = [("alice-1234", None), ("mallory-12", Some(wrong))];
+    for (form, (key, refusal)) in forms.iter().flat_map(|form| members.map(|member| (form, member))) {
+        let url = form.trim_start_matches("udp://HOST").replace("KEY", key);
+        let is_scrape = form.contains("scrape");
+        if !is_scrape {
+            let trailing = [&[2, url.len() as u8][..], url.as_bytes()].concat();
+            let answer = client.try_announce(AnnounceRequest { trailing: &trailing, ..announce(id) });
+            assert_eq!(answer.err().as_deref(), refusal, "{form} {key}");
+        }
+        if !form.starts_with("udp:") {
+            let and = if url.contains('?') { '&' } else { '?' };
+            let answer = over_http(&tracker, &format!("{url}{and}{}", query(LISTED)));
+            let expected = refusal.unwrap_or(if is_scrape { "5:files" } else { "8:complete" });
+            assert!(answer.contains(expected), "{form} {key}: {answer}");
+        }
+    }
 }
 
 #[test]
