@@ -19,7 +19,7 @@ use swarmkeep_tests::{
     Tracker, any_port, build,
     http::{Client, announce, announce_path, connect, request, scrape_path},
     listening, runtime,
-    udp::HASH,
+    udp::{self, HASH},
 };
 use swarmkeep_tracker::{Config, Kind, LocalPeers, Server};
 use swarmkeep_tracker_protocol::http::{AnnounceRequest, AnnounceResponse, ScrapeResponse};
@@ -50,25 +50,30 @@ fn one_connection_serves_many_requests_over_ipv4_and_ipv6() {
 
 #[test]
 fn a_listener_at_all_ipv6_addresses_is_for_both_families_unless_ipv4_has_one_at_its_port() {
-    let config = |http: &[SocketAddr]| {
-        with(listening(&[], http), |config| config.rules.local_peers = LocalPeers::Take)
+    let config = |udp: &[SocketAddr], http: &[SocketAddr]| {
+        with(listening(udp, http), |config| config.rules.local_peers = LocalPeers::Take)
     };
     let is_answered = |tracker: &Tracker| {
-        let [v4, v6] = [0, tracker.http.len() - 1].map(|n| tracker.http[n].port());
-        for (ip, port) in [(Ipv4Addr::LOCALHOST.into(), v4), (Ipv6Addr::LOCALHOST.into(), v6)] {
-            let mut client = Client::of(SocketAddr::new(ip, port));
+        for ip in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
+            let [udp, http] = [&tracker.udp, &tracker.http].map(|at| SocketAddr::new(ip, at[0].port()));
+            let mut client = Client::of(http);
             client.peers(&announce(1));
             assert_eq!(client.peers(&announce(2)), [Endpoint::new(ip, 1).unwrap()]);
+            let (mut client, id) = udp::Client::of(udp).connected();
+            let (_, peers) = client.announce(with(udp::announce(id), |request| request.port = 1));
+            assert_eq!(peers, [Endpoint::new(ip, 2).unwrap()]);
         }
     };
-    let alone = Tracker::of(server("packed", &config(&[any_port("::")])));
+    let any = [any_port("::")];
+    let alone = Tracker::of(server("packed", &config(&any, &any)));
     is_answered(&alone);
-    let port = alone.http[0].port();
+    let [udp, http] = [&alone.udp, &alone.http]
+        .map(|at| ["::", "0.0.0.0"].map(|ip| SocketAddr::new(ip.parse().expect("an address"), at[0].port())));
     drop(alone);
-    let [v6, v4] = ["::", "0.0.0.0"].map(|ip| SocketAddr::new(ip.parse().expect("an address"), port));
-    is_answered(&Tracker::of(server("packed", &config(&[v6, v4]))));
+    is_answered(&Tracker::of(server("packed", &config(&udp, &http))));
     // HTTP and the admin server share the ports of TCP.
-    let _beside_admin = server("packed", &with(config(&[v6]), |config| config.admin = Some(v4)));
+    let [v6, v4] = http;
+    let _beside_admin = server("packed", &with(config(&[], &[v6]), |config| config.admin = Some(v4)));
 }
 
 #[test]
