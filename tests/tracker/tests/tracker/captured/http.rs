@@ -34,7 +34,9 @@ fn every_captured_request_is_answered() {
             let text = |name| sent.get(name).and_then(|value| std::str::from_utf8(value).ok());
             let port = text("port").and_then(|port| port.parse().ok()).expect("a port");
             let left = text("left").and_then(|left| left.parse().ok());
-            let expected = swarms.after(&sent["info_hash"], port, left, text("event") == Some("stopped"));
+            let event = text("event").unwrap_or_default();
+            one.check_state(event, left);
+            let expected = swarms.after(&sent["info_hash"], port, left, event == "stopped");
             let answered = AnnounceResponse::parse(&body).expect("a response");
             let answered = answered.unwrap_or_else(|failure| panic!("{}: {failure:?}", one.what()));
             assert_eq!((answered.head.complete, answered.head.incomplete), expected, "{}", one.what());

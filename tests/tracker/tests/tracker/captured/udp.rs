@@ -35,8 +35,10 @@ fn every_captured_announce_is_answered() {
                 panic!("{}: {}", one.what(), answer.escape_ascii())
             };
             let field = |range| field(&one.request, range);
-            let (left, stopped, port) = (field(64..72), field(80..84) == 3, field(96..98) as u16);
-            let expected = swarms.after(&one.request[16..36], port, Some(left), stopped);
+            let event = ["", "completed", "started", "stopped", "paused"][field(80..84) as usize];
+            let (left, port) = (field(64..72), field(96..98) as u16);
+            one.check_state(event, Some(left));
+            let expected = swarms.after(&one.request[16..36], port, Some(left), event == "stopped");
             assert_eq!((answered.header.seeders, answered.header.leechers), expected, "{}", one.what());
         }
     }
