@@ -290,15 +290,17 @@ async fn invalid_answers_are_failures() {
 }
 
 /// Answers each `completed` with the result of `completed`, and all others well.
-async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'static) -> (Http, Announcer) {
+async fn asked_for_completed(
+    stop_patience: Duration,
+    completed: impl Fn() -> Reply + Send + Sync + 'static,
+) -> (Http, Announcer) {
     let tracker = Http::new(move |target, _| match target.contains("event=completed") {
         true => completed(),
         false => Reply::Keep(ok(GOOD)),
     })
     .await;
     let mut options = seldom();
-    // Half of it is for a `completed` that is not answered.
-    options.stop_patience = Duration::from_millis(1500);
+    options.stop_patience = stop_patience;
     let torrent = Announcer::one(&tracker.url(), &client(), &options);
     torrent.settled().await;
     torrent.left.store(0, Relaxed);
@@ -308,7 +310,7 @@ async fn asked_for_completed(completed: impl Fn() -> Reply + Send + Sync + 'stat
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_completed_that_is_on_its_way_is_waited_for_and_not_sent_again() {
-    let (tracker, torrent) = asked_for_completed(|| {
+    let (tracker, torrent) = asked_for_completed(seldom().stop_patience, || {
         std::thread::sleep(Duration::from_millis(200));
         Reply::Keep(ok(GOOD))
     })
@@ -321,12 +323,14 @@ async fn a_completed_that_is_on_its_way_is_waited_for_and_not_sent_again() {
 // On one thread, the torrent sends nothing before `stop` unless the test waits.
 #[tokio::test]
 async fn a_completed_that_is_not_answered_keeps_no_stopped() {
-    for is_sent in [true, false] {
-        let (tracker, torrent) = asked_for_completed(|| Reply::Nothing).await;
+    let stops = async |is_sent: bool| {
+        // Half of the patience is for the `completed`.
+        let (tracker, torrent) = asked_for_completed(Duration::from_secs(6), || Reply::Nothing).await;
         if is_sent {
             torrent.until("it to be sent", |_| tracker.events().len() == 2).await;
         }
         torrent.stop().await;
         assert_eq!(tracker.events(), [(Started, Some(1000)), (Completed, Some(0)), (Stopped, Some(0))]);
-    }
+    };
+    tokio::join!(stops(true), stops(false));
 }

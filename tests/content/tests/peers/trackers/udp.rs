@@ -47,7 +47,11 @@ async fn a_lost_datagram_costs_one_wait() {
     let client = of(waiting(Duration::from_secs(1)));
     let torrent = Announcer::one(&tracker.url(), &client, &seldom());
     assert!(torrent.settled().await.is_started);
-    assert_eq!(tracker.requests().len(), 4);
+    let mut asked: Vec<_> = tracker.requests().into_iter().map(|(asked, ..)| asked).collect();
+    assert!(asked.len() >= 4, "{asked:?}");
+    // A busy machine may send more copies.
+    asked.dedup();
+    assert!(matches!(asked[..], [UdpRequest::Connect { .. }, UdpRequest::Announce { .. }]), "{asked:?}");
 }
 
 #[tokio::test]
@@ -157,7 +161,8 @@ async fn of_a_silent_tracker_all_torrents_learn_together() {
     for torrent in &Announcer::all(0..200, &tracker.url(), &of(quick())) {
         assert_eq!(torrent.failure().await, "no answer in time");
     }
-    assert!(tracker.requests().len() <= 6, "{}", tracker.requests().len());
+    // Three of one announce. A torrent that begins after its failure has three of its own.
+    assert!(tracker.requests().len() <= 12, "{}", tracker.requests().len());
 }
 
 #[tokio::test]
