@@ -9,7 +9,7 @@ use std::{
 };
 
 use swarmkeep::{HashKey, Timestamp, catalog::Repository};
-use swarmkeep_store_tests::{until, with};
+use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{
     Tracker, any_port, build,
     http::{self, announce, announce_path, request},
@@ -193,26 +193,33 @@ fn a_request_is_answered_of_a_client_that_closes_its_side_without_a_word() {
 #[test]
 fn a_thousand_unfinished_handshakes_keep_no_client_out_and_are_closed_when_patience_ends() {
     let authority = CertificateAuthority::new();
-    let mut config = config();
-    (config.http_connections, config.http_connections_per_address) = (32, 32);
-    config.http_patience = Duration::from_secs(2);
-    let tracker = tracker(&authority, config);
-    let address = tracker.https[0];
+    let limited = |patience| {
+        let mut config = config();
+        (config.http_connections, config.http_connections_per_address) = (32, 32);
+        config.http_patience = patience;
+        tracker(&authority, config)
+    };
     let hello = authority.hello();
-    let mut crowd = Vec::new();
-    let config = authority.client();
-    for n in 0..1000_u32 {
+    let stranger = |n: u32, tracker: &Tracker| {
         let from = Ipv4Addr::from_bits(0x7f01_0000 + n / 10).into();
-        let mut client = http::Client::at(from, address);
+        let mut client = http::Client::at(from, tracker.https[0]);
         // Nothing, a part of the first message, or all of it.
         let _ = client.stream().write_all(&hello[..[0, 1, hello.len() / 2, hello.len()][n as usize % 4]]);
-        crowd.push(client);
+        client
+    };
+    let patient = limited(A_MINUTE);
+    let (address, config) = (patient.https[0], authority.client());
+    let mut crowd = Vec::new();
+    for n in 0..1000 {
+        crowd.push(stranger(n, &patient));
         if n % 50 == 49 {
             Client::over_tls_at([127, 0, 0, 2].into(), address, &config).peers(&announce(1));
         }
     }
     let open = crowd.iter().filter(|client| client.is_open()).count();
     assert!(open <= 32, "{open}");
+    let impatient = limited(Duration::from_millis(500));
+    let mut crowd: Vec<_> = (0..4).map(|n| stranger(n, &impatient)).collect();
     crowd.iter_mut().for_each(|client| drop(client.rest()));
 }
 

@@ -287,10 +287,8 @@ fn a_client_that_does_not_read_is_not_read_from() {
 
 #[test]
 fn a_slow_request_is_cut_off_and_neighbours_notice_nothing() {
-    let tracker = Tracker::of(server(
-        "packed",
-        &with(config(), |config| config.http_patience = Duration::from_secs(2)),
-    ));
+    let config = config();
+    let tracker = Tracker::of(server("packed", &config));
     let address = tracker.http[0];
     let neighbour = Neighbour::of(address);
     let began = Instant::now();
@@ -302,11 +300,11 @@ fn a_slow_request_is_cut_off_and_neighbours_notice_nothing() {
     let mut bytes = request.iter();
     while !slow.is_empty() {
         assert!(began.elapsed() < A_MINUTE, "{} are still there", slow.len());
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_secs(1));
         let byte = [*bytes.next().expect("the request is long")];
         slow.retain_mut(|client| client.stream().write_all(&byte).is_ok() && client.is_open());
     }
-    assert!(began.elapsed() >= Duration::from_secs(2), "after {:?}", began.elapsed());
+    assert!(began.elapsed() >= config.http_patience, "after {:?}", began.elapsed());
     idle.iter_mut().for_each(|client| assert_eq!(client.rest(), b""));
     neighbour.has_noticed_nothing();
 }
