@@ -93,7 +93,7 @@ pub(crate) struct AnnounceResults {
 pub(crate) async fn announce_while<T>(
     store: &Arc<RedisRepository>,
     first: u32,
-    meanwhile: impl AsyncFnOnce(&AtomicU32) -> T,
+    meanwhile: impl AsyncFnOnce(Arc<AtomicU32>) -> T,
 ) -> (AnnounceResults, T) {
     let (next, done) = (Arc::new(AtomicU32::new(first)), Arc::new(AtomicBool::new(false)));
     let mut tasks = JoinSet::new();
@@ -117,7 +117,7 @@ pub(crate) async fn announce_while<T>(
             results
         });
     }
-    let result = meanwhile(&next).await;
+    let result = meanwhile(Arc::clone(&next)).await;
     done.store(true, Relaxed);
     let mut all = AnnounceResults::default();
     while let Some(results) = tasks.join_next().await {

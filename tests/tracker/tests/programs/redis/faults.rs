@@ -20,7 +20,10 @@ use swarmkeep_store_tests::{
     programs::{REDIS, Trial, note},
     tests, until, with,
 };
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::{JoinSet, yield_now},
+    time::{sleep, timeout},
+};
 
 use crate::redis::{
     crowd::{
@@ -53,9 +56,15 @@ pub(crate) fn tests() -> Vec<Trial> {
     }
 }
 
-/// A while in which announces go on.
-async fn a_while() {
-    sleep(Duration::from_millis(400)).await;
+/// Waits until `more` announces have begun.
+async fn until_told(next: &AtomicU32, more: u32) {
+    let enough = next.load(Relaxed) + more;
+    let told = async {
+        while next.load(Relaxed) < enough {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(A_MINUTE, told).await.expect("announces go on");
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -68,7 +77,7 @@ fn announce_through(fault: fn(&Server) -> u64) {
     let server = Arc::new(started(Server::start()));
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
-        let again_and_again = async |next: &AtomicU32| {
+        let again_and_again = async |next: Arc<AtomicU32>| {
             let mut faults = 0;
             while faults < 40 || next.load(Relaxed) < 300 {
                 sleep(Duration::from_millis(15)).await;
@@ -109,10 +118,10 @@ fn redis_busy_with_a_script_that_is_killed_answers_in_bounded_time() {
         let probe = Arc::clone(&server);
         blocking(move || until("it is busy", || probe.command(&["PING"]).is_err())).await;
         let begin = Instant::now();
-        let refused = tell(&impatient, &finished(1)).await.expect_err("it is busy");
-        assert!(begin.elapsed() < Duration::from_millis(300) + A_MINUTE, "{:?}: {refused}", begin.elapsed());
         let kill = async {
-            sleep(Duration::from_millis(200)).await;
+            let refused = tell(&impatient, &finished(1)).await.expect_err("it is busy");
+            let took = begin.elapsed();
+            assert!(took < Duration::from_millis(300) + A_MINUTE, "{took:?}: {refused}");
             let server = Arc::clone(&server);
             blocking(move || server.command(&["SCRIPT", "KILL"]).expect("it has written nothing")).await
         };
@@ -228,23 +237,20 @@ fn redis_that_stands_still_is_unavailable_in_bounded_time_and_queues_are_bounded
 
 /// Without persistence, the server comes back empty. So does the store, and all trackers agree on its layout.
 fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
-    let server = Arc::new(started(Server::start()));
+    let server = started(Server::start());
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
         let store = connect(&settings).await;
-        let (told, ()) = announce_while(&store, 0, async |_| a_while().await).await;
+        let hasty = connect(&impatient(settings.clone(), 100)).await;
+        let (told, ()) = announce_while(&store, 0, async |told| until_told(&told, 300).await).await;
         assert_eq!(told.refused, []);
-        let restart = async {
-            let server = Arc::clone(&server);
-            blocking(move || {
-                server.kill();
-                std::thread::sleep(Duration::from_millis(300));
-                server.restart().expect("the port is still ours");
-            })
-            .await;
-            a_while().await;
+        let restart = async |told: Arc<AtomicU32>| {
+            server.kill();
+            tell(&hasty, &finished(3_000_000)).await.expect_err("there is no server");
+            server.restart().expect("the port is still ours");
+            until_told(&told, 300).await;
         };
-        let (told, ()) = announce_while(&store, 1_000_000, async |_| restart.await).await;
+        let (told, ()) = announce_while(&store, 1_000_000, restart).await;
         assert_eq!(told.refused, [], "patience is longer than the restart takes");
         let after: Vec<_> = members(&store).await.into_values().flatten().collect();
         assert!(after.iter().all(|there| *there >= endpoint(1_000_000)), "the old peers have gone");
@@ -266,8 +272,8 @@ fn redis_cluster_failing_over_on_request_loses_no_peer() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
         let store = connect(&settings(cluster.urls())).await;
-        let (told, masters) = announce_while(&store, 0, async |_| {
-            a_while().await;
+        let (told, masters) = announce_while(&store, 0, async |told| {
+            until_told(&told, 300).await;
             let failing = Arc::clone(&cluster);
             let masters = blocking(move || {
                 let slot = failing.slot_of("{0}").expect("it answers");
@@ -277,7 +283,7 @@ fn redis_cluster_failing_over_on_request_loses_no_peer() {
                 )
             })
             .await;
-            a_while().await;
+            until_told(&told, 300).await;
             masters
         })
         .await;
@@ -290,8 +296,10 @@ fn redis_cluster_failing_over_on_request_loses_no_peer() {
 fn redis_cluster_master_killed_loses_only_announces_that_its_replica_did_not_get() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
-        let store = connect(&impatient(settings(cluster.urls()), 1500)).await;
-        let (before, ()) = announce_while(&store, 0, async |_| a_while().await).await;
+        let settings = settings(cluster.urls());
+        let patient = connect(&settings).await;
+        let store = connect(&impatient(settings, 1500)).await;
+        let (before, ()) = announce_while(&patient, 0, async |told| until_told(&told, 300).await).await;
         assert_eq!(before.refused, []);
         // Each replica has all that came before.
         for master in cluster.masters() {
@@ -299,8 +307,8 @@ fn redis_cluster_master_killed_loses_only_announces_that_its_replica_did_not_get
             assert_eq!(waited, 1, "a replica that does not keep up");
         }
         let slot = cluster.slot_of("{0}").expect("it answers");
-        let (during, ()) = announce_while(&store, 1_000_000, async |_| {
-            a_while().await;
+        let (during, ()) = announce_while(&store, 1_000_000, async |told| {
+            until_told(&told, 300).await;
             let failing = Arc::clone(&cluster);
             blocking(move || {
                 let killed = failing.kill_master_of(slot).expect("there is one");
@@ -316,19 +324,27 @@ fn redis_cluster_master_killed_loses_only_announces_that_its_replica_did_not_get
             during.slowest
         );
         assert!(during.acknowledged.len() > during.refused.len(), "two thirds go on");
-        let (after, ()) = announce_while(&store, 2_000_000, async |_| a_while().await).await;
-        assert_eq!(after.refused, [], "all is served again");
+        // A busy machine may answer some later than the patience allows.
+        let begin = Instant::now();
+        let after = loop {
+            let (after, ()) =
+                announce_while(&store, 2_000_000, async |told| until_told(&told, 300).await).await;
+            if after.refused.is_empty() {
+                break after;
+            }
+            assert!(begin.elapsed() < A_MINUTE, "not all is served again: {:?}", after.refused);
+        };
 
-        assert_eq!(lost(&store, &before).await, [] as [u32; 0], "acknowledged, replicated and lost");
-        assert_eq!(lost(&store, &after).await, [] as [u32; 0], "acknowledged after the fail-over and lost");
-        let lost = lost(&store, &during).await.len();
+        assert_eq!(lost(&patient, &before).await, [] as [u32; 0], "acknowledged, replicated and lost");
+        assert_eq!(lost(&patient, &after).await, [] as [u32; 0], "acknowledged after the fail-over and lost");
+        let lost = lost(&patient, &during).await.len();
         note(format_args!(
             "{lost} of {} that were acknowledged around the kill were lost",
             during.acknowledged.len()
         ));
         // At most the announces on their way to a replica: one for each task, and little more.
         assert!(lost <= 64, "{lost} of {} acknowledged announces were lost", during.acknowledged.len());
-        assert_counted_once(&store).await;
+        assert_counted_once(&patient).await;
     });
 }
 
@@ -338,9 +354,9 @@ fn redis_cluster_slots_moved_under_load_lose_no_peer_and_refuse_none() {
     let cluster = Arc::new(started(Cluster::start(3, 1)));
     RUNTIME.block_on(async {
         let store = connect(&settings(cluster.urls())).await;
-        let (told, moved) = announce_while(&store, 0, async |_| {
-            a_while().await;
-            let (moving, asked) = (Arc::clone(&cluster), Arc::clone(&store));
+        let (told, moved) = announce_while(&store, 0, async |told| {
+            until_told(&told, 300).await;
+            let (moving, asked, begun) = (Arc::clone(&cluster), Arc::clone(&store), Arc::clone(&told));
             let moved = blocking(move || {
                 let (mut moved, mut at_once) = (0, 0);
                 let next = |from| {
@@ -354,7 +370,7 @@ fn redis_cluster_slots_moved_under_load_lose_no_peer_and_refuse_none() {
                     let to = next(moving.master_of_slot(slot).expect("there is one"));
                     let mut migration = moving.begin_migration(slot, to).expect("both are live");
                     // Announces come while the key has not moved yet, and when it has and the slot has not.
-                    std::thread::sleep(Duration::from_millis(10));
+                    RUNTIME.block_on(until_told(&begun, 100));
                     moved += migration.move_keys(100).expect("both are live");
                     // However long the move takes: the server that has the key answers.
                     if shard == 0 {
@@ -364,7 +380,7 @@ fn redis_cluster_slots_moved_under_load_lose_no_peer_and_refuse_none() {
                             }
                         });
                     }
-                    std::thread::sleep(Duration::from_millis(10));
+                    RUNTIME.block_on(until_told(&begun, 100));
                     moved += migration.finish().expect("both are live");
                     at_once +=
                         usize::from(moving.migrate_slot_at_once(slot, next(to)).expect("both are live"));
@@ -373,7 +389,7 @@ fn redis_cluster_slots_moved_under_load_lose_no_peer_and_refuse_none() {
                 moved
             })
             .await;
-            a_while().await;
+            until_told(&told, 300).await;
             moved
         })
         .await;
@@ -473,18 +489,18 @@ fn redis_cluster_that_grows_asks_the_new_server_through_few_connections() {
             let received = statistics.get("total_connections_received").expect("it counts them");
             received.parse::<u32>().expect("a number")
         };
-        let (told, ()) = announce_while(&store, 0, async |_| a_while().await).await;
+        let (told, ()) = announce_while(&store, 0, async |told| until_told(&told, 300).await).await;
         assert_eq!(told.refused, []);
         let slot = cluster.slot_of("{0}").expect("it answers");
         let mut migration = cluster.begin_migration(slot, new).expect("both are live");
         migration.move_keys(100).expect("both are live");
         let before = connections();
-        let (asked, ()) = announce_while(&store, 1_000_000, async |_| a_while().await).await;
+        let (asked, ()) = announce_while(&store, 1_000_000, async |told| until_told(&told, 1000).await).await;
         assert_eq!(asked.refused, []);
         let received = connections() - before;
         assert!(received <= 8, "{received} connections for {} announces", asked.acknowledged.len());
         migration.finish().expect("both are live");
-        let (after, ()) = announce_while(&store, 2_000_000, async |_| a_while().await).await;
+        let (after, ()) = announce_while(&store, 2_000_000, async |told| until_told(&told, 300).await).await;
         assert_eq!(after.refused, []);
         for told in [told, asked, after] {
             assert_eq!(lost(&store, &told).await, [] as [u32; 0], "acknowledged and lost");
@@ -529,8 +545,8 @@ fn redis_sweeping_is_for_the_holder_of_the_lease_and_two_at_once_do_no_harm() {
         let named = |node: &str| with(settings.clone(), |settings| settings.node = node.into());
         let first = connect(&named("first")).await;
         let second = connect(&named("second")).await;
-        let (told, ()) = announce_while(&first, 0, async |_| a_while().await).await;
-        let peers = told.acknowledged.len() as u64;
+        let peers = 2000;
+        tell_all(&first, (0..2000).map(finished), NOW).await;
         let step = first.sweep(NOW, Retention::DropEmpty, Budget::peers(1 << 20)).await.expect("reached");
         assert!(step.pass_complete && step.expired == 0);
         let later = Timestamp::from_secs(NOW.as_secs() + 2000);
@@ -562,16 +578,24 @@ fn redis_announces_that_are_dropped_are_done_or_not_and_never_half() {
     let server = started(Server::start());
     RUNTIME.block_on(async {
         let store = connect(&settings([server.url()])).await;
+        let mut acknowledged = 0;
         for n in 0..2000 {
-            let patience = Duration::from_micros(u64::from(n % 200));
-            let _ = tokio::time::timeout(patience, tell(&store, &finished(n))).await;
+            let announce = finished(n);
+            // The first is dropped after one poll, and each later one after one poll more.
+            let patience = async {
+                for _ in 0..n % 1000 {
+                    yield_now().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                told = tell(&store, &announce) => acknowledged += usize::from(told.is_ok()),
+                () = patience => {}
+            }
         }
         assert_counted_once(&store).await;
         let there: usize = members(&store).await.values().map(|peers| peers.len()).sum();
-        assert!(
-            (1..2000).contains(&there),
-            "{there} of 2000 were done: some were dropped in time, and some were not"
-        );
+        assert!(acknowledged < 2000 && acknowledged <= there, "{acknowledged} acknowledged, {there} done");
     });
 }
 
