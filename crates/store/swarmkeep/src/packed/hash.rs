@@ -1,7 +1,5 @@
 //! Keyed hashing: a permutation of info hashes, and the order of endpoints in a table.
 
-use std::fmt;
-
 use crate::{
     HashKey, InfoHash, Random, SplitMix64,
     announce::{limited_networks, widest_network},
@@ -85,12 +83,6 @@ pub(super) struct EndpointHash {
 /// each other, and have all of them at one position; [`Table::crowded`](super::table::Table::crowded) bounds
 /// the bucket.
 const ENDPOINTS_PER_PLACE: u64 = 32;
-
-impl fmt::Debug for EndpointHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EndpointHash(secret)")
-    }
-}
 
 impl EndpointHash {
     pub(super) fn new(key: HashKey, endpoints_per_address: Option<usize>) -> Self {

@@ -6,8 +6,6 @@
 //! pages of half-empty blocks (measured: 33.4 bytes per swarm where 27.7 are needed, at 10 M swarms). With
 //! it, leaves of all sizes between one and two times the smallest exist at any time.
 
-use std::fmt;
-
 use super::{
     hash::{Key, Permutation},
     leaf::slot::Prefix,
@@ -132,12 +130,6 @@ impl ShardPlacement<'_> {
             whole += 1;
         }
         whole
-    }
-}
-
-impl fmt::Debug for Placement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Placement({} shards)", 1_u64 << self.bits)
     }
 }
 
