@@ -12,14 +12,15 @@ pub(super) mod slot;
 #[cfg(test)]
 mod tests;
 
-use self::slot::{CONTENT_LEN, FewPeers, KEY_LEN, OnePeer, PROVEN, Prefix, Slot, SlotContent};
+use std::mem;
+
+use self::slot::{CONTENT_LEN, FewPeers, KEY_LEN, PROVEN, Prefix, Slot, SlotContent};
 use super::{
     arena::Block,
     clock::{Base, Tick, aged},
     hash::Key,
     prefetch::{LINE, prefetch_lines},
 };
-use crate::CompactV4;
 
 #[derive(Debug, Default)]
 pub(super) struct Leaf {
@@ -156,15 +157,6 @@ impl Leaf {
         prefix.complete(&self.block[slot.index * slot.stride..slot.content_at()])
     }
 
-    /// The only peer of a swarm, if it is at `endpoint`.
-    #[inline]
-    pub(super) fn only(&self, slot: Slot, endpoint: &[u8; CompactV4::LEN]) -> Option<OnePeer> {
-        match self.content(slot) {
-            SlotContent::One(one) if one.is_at(endpoint) => Some(one),
-            _ => None,
-        }
-    }
-
     #[inline]
     pub(super) fn content(&self, slot: Slot) -> SlotContent {
         let word = self.block[slot.content_at()..].first_chunk().expect("slots lie within the leaf");
@@ -180,6 +172,12 @@ impl Leaf {
     pub(super) fn set(&mut self, slot: Slot, content: SlotContent) {
         let word = self.block[slot.content_at()..].first_chunk_mut().expect("slots lie within the leaf");
         *word = (content.encode() | u64::from_le_bytes(*word) & PROVEN).to_le_bytes();
+    }
+
+    /// Changes the stamp of the only peer of a swarm. Returns the earlier one.
+    #[inline]
+    pub(super) fn refresh_only(&mut self, slot: Slot, stamp: u8) -> u8 {
+        mem::replace(&mut self.block[slot.stamp_at()], stamp)
     }
 
     /// Inserts a swarm at the slot that [`find`](Self::find) returned for its key.
@@ -215,9 +213,9 @@ impl Leaf {
         let mut slot = Slot { index: 0, ..any };
         while slot.index < self.swarms() {
             match self.content(slot) {
-                content @ (SlotContent::Empty(_) | SlotContent::One(_)) => {
-                    let [.., stamp, _] = &mut content.encode().to_le_bytes();
-                    self.block[slot.content_at() + CONTENT_LEN - 2] = aged(*stamp, by);
+                SlotContent::Empty(_) | SlotContent::One(_) => {
+                    let stamp = &mut self.block[slot.stamp_at()];
+                    *stamp = aged(*stamp, by);
                 }
                 SlotContent::Few(few) => {
                     let start = self.start(slot, few);

@@ -1,6 +1,6 @@
 //! Swarms of few peers: the one in the slot, and the blocks after the slots.
 
-use std::iter;
+use std::{iter, mem};
 
 use super::{
     Leaf,
@@ -157,24 +157,22 @@ impl Leaf {
         displaced(newcomer, self.placed(slot).filter(|(peer, ..)| peer.len() == N), limit)
     }
 
-    /// The stamp of a peer.
-    pub(in crate::packed) fn stamp(&self, slot: Slot, peer: SectionIndex) -> u8 {
+    fn stamp_at(&self, slot: Slot, peer: SectionIndex) -> usize {
         match self.content(slot) {
-            SlotContent::One(one) => one.stamp(),
-            SlotContent::Few(few) => self.block[self.start(slot, few) + few.stamp(peer)],
+            SlotContent::One(_) => slot.stamp_at(),
+            SlotContent::Few(few) => self.start(slot, few) + few.stamp(peer),
             SlotContent::Empty(_) | SlotContent::Large(_) => unreachable!("has no places"),
         }
     }
 
-    pub(in crate::packed) fn refresh(&mut self, slot: Slot, peer: SectionIndex, stamp: u8) {
-        match self.content(slot) {
-            SlotContent::One(_) => self.block[slot.content_at() + CONTENT_LEN - 2] = stamp,
-            SlotContent::Few(few) => {
-                let at = self.start(slot, few) + few.stamp(peer);
-                self.block[at] = stamp;
-            }
-            SlotContent::Empty(_) | SlotContent::Large(_) => unreachable!("has no places"),
-        }
+    pub(in crate::packed) fn stamp(&self, slot: Slot, peer: SectionIndex) -> u8 {
+        self.block[self.stamp_at(slot, peer)]
+    }
+
+    /// Changes the stamp of a peer. Returns the earlier one.
+    pub(in crate::packed) fn refresh(&mut self, slot: Slot, peer: SectionIndex, stamp: u8) -> u8 {
+        let at = self.stamp_at(slot, peer);
+        mem::replace(&mut self.block[at], stamp)
     }
 
     /// The bytes that a swarm of these peers takes in a leaf with about this prefix. An underestimate if the

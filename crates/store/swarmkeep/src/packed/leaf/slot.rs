@@ -79,6 +79,11 @@ impl Slot {
     pub(super) const fn content_at(self) -> usize {
         (self.index + 1) * self.stride - CONTENT_LEN
     }
+
+    /// The position of the stamp in the content.
+    pub(super) const fn stamp_at(self) -> usize {
+        self.content_at() + CONTENT_LEN - 2
+    }
 }
 
 /// The content of a slot: one little-endian word. Its last byte has the variant, among other flags.
@@ -185,12 +190,6 @@ impl OnePeer {
     #[inline]
     pub(in crate::packed) const fn downloaded(self) -> u32 {
         (self.0 >> ONE_DOWNLOADED) as u32
-    }
-
-    /// The same peer after another announce that changes nothing else.
-    #[inline]
-    pub(in crate::packed) const fn refreshed(self, stamp: u8) -> Self {
-        Self(self.0 & !(0xff << STAMP) | (stamp as u64) << STAMP)
     }
 
     /// The same peer after another announce.

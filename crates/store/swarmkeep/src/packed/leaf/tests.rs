@@ -6,7 +6,7 @@ use super::{
     slot::{NoPeers, Section},
     *,
 };
-use crate::{CompactV6, Family, Random, Role, SplitMix64, Timestamp, packed::clock::Clock};
+use crate::{CompactV4, CompactV6, Family, Random, Role, SplitMix64, Timestamp, packed::clock::Clock};
 
 /// The expected contents of a leaf: by key, downloads, whether the swarm is proven, and peers with their
 /// ticks.
@@ -100,7 +100,7 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
         (_, found) => {
             match found {
                 None => _ = leaf.add(slot, Section::of(family, role), &endpoint, stamp),
-                Some(peer) if peer.section.role() == role => leaf.refresh(slot, peer, stamp),
+                Some(peer) if peer.section.role() == role => _ = leaf.refresh(slot, peer, stamp),
                 Some(peer) => _ = leaf.change_role(slot, peer, role, stamp),
             }
             peers.insert((family, endpoint), (role, now));

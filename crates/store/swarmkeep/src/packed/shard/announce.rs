@@ -40,16 +40,16 @@ impl Shard {
     ) -> Option<Announced> {
         let Endpoint::V4(endpoint) = &announce.endpoint else { return None };
         let leaf = &mut self.leaves[leaf];
-        let one = leaf.only(slot, endpoint.as_bytes())?;
-        if announce.event == AnnounceEvent::Stopped || announce.role() != one.role() {
+        let SlotContent::One(one) = leaf.content(slot) else { return None };
+        if !one.is_at(endpoint.as_bytes())
+            || announce.event == AnnounceEvent::Stopped
+            || announce.role() != one.role()
+        {
             return None;
         }
-        let is_return = op.context.clock.is_return(leaf.base().tick(one.stamp()), op.now);
         leaf.advance(op.now, slot);
-        leaf.set(slot, SlotContent::One(one.refreshed(leaf.base().stamp(op.now))));
-        if is_return {
-            leaf.set_proven(slot);
-        }
+        let earlier = leaf.refresh_only(slot, leaf.base().stamp(op.now));
+        prove_if_back(op, leaf, slot, earlier);
         let stats = SwarmStats {
             complete: one.role().is_seeder().into(),
             incomplete: (!one.role().is_seeder()).into(),
@@ -137,8 +137,8 @@ impl Shard {
     ) -> (Announced, Selection) {
         let leaf = &mut self.leaves[at.leaf];
         leaf.advance(op.now, at.slot);
-        prove_if_back(op, leaf, at.slot, peer);
-        leaf.refresh(at.slot, peer, leaf.base().stamp(op.now));
+        let earlier = leaf.refresh(at.slot, peer, leaf.base().stamp(op.now));
+        prove_if_back(op, leaf, at.slot, earlier);
         let stats = population_of(few.counts()).stats(leaf.downloaded(at.slot));
         (Announced::new(stats, Changes::REFRESHED), Selection::Few(at.leaf, at.slot, peer))
     }
@@ -154,7 +154,8 @@ impl Shard {
         let leaf = &mut self.leaves[at.leaf];
         leaf.advance(op.now, at.slot);
         let stamp = leaf.base().stamp(op.now);
-        prove_if_back(op, leaf, at.slot, peer);
+        let earlier = leaf.stamp(at.slot, peer);
+        prove_if_back(op, leaf, at.slot, earlier);
         if after == Some(peer.section.role()) {
             leaf.refresh(at.slot, peer, stamp);
             return Some(peer);
@@ -323,9 +324,10 @@ impl Shard {
     }
 }
 
-/// Notes that a swarm has shown that it lives, if the announce is one of a peer that comes back.
-fn prove_if_back(op: &Operation<'_>, leaf: &mut Leaf, slot: Slot, peer: SectionIndex) {
-    if op.context.clock.is_return(leaf.base().tick(leaf.stamp(slot, peer)), op.now) {
+/// Notes that a swarm has shown that it lives, if a peer has come back: `earlier` is its earlier stamp.
+#[inline]
+fn prove_if_back(op: &Operation<'_>, leaf: &mut Leaf, slot: Slot, earlier: u8) {
+    if op.context.clock.is_return(leaf.base().tick(earlier), op.now) {
         leaf.set_proven(slot);
     }
 }
