@@ -191,7 +191,7 @@ impl Shard {
             }
             None => self.admit(op, reservation)?,
         };
-        if self.population(at).peers() >= op.context.bounds.peers_per_swarm {
+        if !created && self.population(at).peers() >= op.context.bounds.peers_per_swarm {
             self.evict_peers(op, at, Some(&announce.endpoint), 1, reservation);
         }
         let (family, transition) = (announce.endpoint.family(), Transition::new(announce, None));
