@@ -73,12 +73,12 @@ impl<'a> Reservation<'a> {
     /// Reserves more, until `bytes` bytes are reserved, if they fit into the limit. Returns whether they do.
     /// They stay reserved until this reservation is settled or dropped.
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
-        let missing = (bytes as u64).saturating_sub(self.reserved);
-        if self.limit == u64::MAX || missing == 0 {
+        if self.limit == u64::MAX {
             return true;
         }
+        let missing = (bytes as u64).saturating_sub(self.reserved);
         let fits = |bytes: u64| Some(bytes + missing).filter(|&bytes| bytes <= self.limit);
-        let reserved = self.context.bytes.fetch_update(Relaxed, Relaxed, fits).is_ok();
+        let reserved = missing == 0 || self.context.bytes.fetch_update(Relaxed, Relaxed, fits).is_ok();
         self.reserved += if reserved { missing } else { 0 };
         reserved
     }
@@ -92,7 +92,7 @@ impl<'a> Reservation<'a> {
             "{grown} bytes, of which {reserved} were reserved"
         );
         // The growth by earlier announces of a batch is accounted for.
-        (self.over, self.has_grown) = (0, grown > 0);
+        self.over = 0;
         if grown == 0 && reserved == 0 {
             return;
         }
@@ -100,6 +100,7 @@ impl<'a> Reservation<'a> {
         let bytes = self.context.bytes.fetch_add(more as u64, Relaxed).wrapping_add_signed(more);
         if self.limit != u64::MAX {
             self.over = bytes.saturating_sub(self.context.bounds.settled());
+            self.has_grown = grown > 0;
         }
     }
 
