@@ -189,8 +189,7 @@ impl Shard {
         op: &Operation<'_>,
         reservation: &mut Reservation<'_>,
     ) -> Result<(SwarmLocation, bool), NoRoom> {
-        self.split_if_full(op, reservation)?;
-        let LeafLocation { leaf, prefix, .. } = self.locate_leaf(op);
+        let LeafLocation { leaf, prefix, .. } = self.split_if_full(op, reservation)?;
         let found = self.leaves[leaf].find(prefix, &op.placed.key);
         let (Ok(slot) | Err(slot)) = found;
         self.leaves[leaf].advance(op.now, slot);

@@ -13,6 +13,7 @@ use crate::packed::{
         slot::{NoPeers, Prefix, SlotContent},
     },
     linear,
+    place::LeafLocation,
     reservation::{NoRoom, Reservation},
 };
 
@@ -126,12 +127,12 @@ impl Shard {
         });
     }
 
-    /// Splits leaves before a swarm is added, so that its leaf has room.
+    /// Splits leaves before a swarm is added, so that its leaf has room. Returns the location of that leaf.
     pub(super) fn split_if_full(
         &mut self,
         op: &Operation<'_>,
         reservation: &mut Reservation<'_>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<LeafLocation, NoRoom> {
         if self.leaves.is_empty() {
             self.push_leaf(Leaf::new(op.now));
         }
@@ -140,7 +141,8 @@ impl Shard {
                 break;
             }
         }
-        while self.leaves[self.locate_leaf(op).leaf].used() > Leaf::MAX_BYTES {
+        let mut location = self.locate_leaf(op);
+        while self.leaves[location.leaf].used() > Leaf::MAX_BYTES {
             // Keys are uniform. Splits do not separate keys that begin with the same bits.
             if self.used < MERGE_BELOW * self.leaves.len() {
                 return Err(NoRoom::Crowded);
@@ -148,8 +150,9 @@ impl Shard {
             if !self.split(op.home, Some(reservation)) {
                 return Err(NoRoom::BYTES);
             }
+            location = self.locate_leaf(op);
         }
-        Ok(())
+        Ok(location)
     }
 
     /// Splits leaves ahead of swarms and peers of `bytes` bytes, which would otherwise split them one by one
