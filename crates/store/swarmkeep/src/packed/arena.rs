@@ -93,12 +93,6 @@ impl Block {
         self.units as usize * UNIT
     }
 
-    /// Whether the span of the bytes is so empty that moving them helps to return memory. Takes no lock: the
-    /// result is a hint.
-    pub(super) fn is_sparse(&self) -> bool {
-        Class::of(self.units).is_some_and(|class| class.is_sparse(self))
-    }
-
     /// Moves the bytes to a fuller span, if they are sparse and there is one. However often this is called
     /// for all blocks, they come to rest: a block moves only towards a fuller span.
     pub(super) fn move_if_sparse(&mut self) {
@@ -310,7 +304,7 @@ impl Class {
     }
 
     /// Whether the span of a block is less than seven eighths full, and the other spans have room for all of
-    /// its blocks.
+    /// its blocks. Takes no lock: the result is a hint.
     fn is_sparse(&self, block: &Block) -> bool {
         let is_sparse = |used| u32::from(used) * 8 < u32::from(self.blocks) * 7;
         // The room first: the header of a span is a cache miss.

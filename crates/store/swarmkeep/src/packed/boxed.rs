@@ -100,9 +100,5 @@ impl<const N: usize> StampedBlock<N> {
         (&mut self.endpoints[..self.len], &mut self.stamps[first..])
     }
 
-    pub(super) const fn is_sparse(&self) -> bool {
-        false
-    }
-
     pub(super) const fn move_if_sparse(&mut self) {}
 }

@@ -67,11 +67,6 @@ impl<const N: usize> StampedBlock<N> {
         unsafe { self.block.bytes.as_ptr().add(self.capacity() - self.len()).cast() }
     }
 
-    /// See [`Block::is_sparse`].
-    pub(in crate::packed) fn is_sparse(&self) -> bool {
-        self.block.is_sparse()
-    }
-
     /// See [`Block::move_if_sparse`].
     pub(in crate::packed) fn move_if_sparse(&mut self) {
         self.block.move_if_sparse();

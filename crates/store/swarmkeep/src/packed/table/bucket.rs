@@ -162,10 +162,10 @@ impl<const N: usize> Bucket<N> {
 
     /// Returns all spare memory, and moves out of a sparse page.
     pub(super) fn compact(&mut self) {
-        let fits = StampedBlock::<N>::capacity_for(self.len()) == self.block.capacity();
-        if !fits || self.block.is_sparse() {
+        if StampedBlock::<N>::capacity_for(self.len()) < self.block.capacity() {
             self.resize(self.len());
         }
+        self.block.move_if_sparse();
     }
 
     /// Moves to the smallest block with room for `peers` peers.
