@@ -116,20 +116,16 @@ impl Sight<'_> {
     #[inline]
     pub(super) fn prefetch_slots(&self, key: &Key) {
         if let Some(hint) = self.slots {
-            hint.prefetch_slots(self.leaf.within(key));
+            let hint = hint.0.load(Relaxed);
+            // About how far into the slots the key is, in 2^64ths.
+            let within = key.head() << self.leaf.prefix.depth;
+            let at = (u128::from(within) * u128::from(hint as u16)) >> 64;
+            prefetch_around((hint >> u16::BITS) as usize + at as usize);
         }
     }
 }
 
 impl SlotsHint {
-    /// Prefetches the slots around `within`, a fraction of their length in 2^64ths.
-    #[inline]
-    fn prefetch_slots(&self, within: u64) {
-        let hint = self.0.load(Relaxed);
-        let at = (u128::from(within) * u128::from(hint as u16)) >> 64;
-        prefetch_around((hint >> u16::BITS) as usize + at as usize);
-    }
-
     #[inline]
     pub(super) fn correct(&self, slots: &[u8]) {
         let now = (slots.as_ptr().addr() as u64) << u16::BITS | slots.len() as u64;

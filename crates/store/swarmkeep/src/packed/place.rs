@@ -56,11 +56,6 @@ impl LeafLocation {
         let range = linear::range_of(key.head() << home.depth, leaves);
         Self { leaf: range.bucket, prefix: home.extended(range), leaves }
     }
-
-    /// About how far into the slots a key is, in 2^64ths.
-    pub(super) fn within(&self, key: &Key) -> u64 {
-        key.head() << self.prefix.depth
-    }
 }
 
 impl Placement {
