@@ -77,16 +77,16 @@ impl Leaf {
         at
     }
 
-    /// Whether a slot, found at an earlier time with this prefix, has this key.
+    /// The slot of a key, if it has the index of a slot that was found at an earlier time.
     #[inline]
-    pub(super) fn is_at(&self, prefix: Prefix, slot: Slot, key: &Key) -> bool {
-        let rest = prefix.stride() - CONTENT_LEN;
-        let from = slot.index * prefix.stride();
+    pub(super) fn find_at(&self, prefix: Prefix, earlier: Slot, key: &Key) -> Option<Slot> {
+        let slot = Slot { stride: prefix.stride(), ..earlier };
+        let rest = slot.stride - CONTENT_LEN;
         let same = |at: usize| {
-            let word: Option<&[u8; 8]> = self.block[from + at..].first_chunk();
+            let word: Option<&[u8; 8]> = self.block[slot.start() + at..].first_chunk();
             word == key.0[KEY_LEN - rest + at..].first_chunk()
         };
-        slot.index < self.swarms() && same(0) && same(8) && same(rest - 8)
+        (slot.index < self.swarms() && same(0) && same(8) && same(rest - 8)).then_some(slot)
     }
 
     /// Returns the slot of a key, or the slot at which it would be inserted.

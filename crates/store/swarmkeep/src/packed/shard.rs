@@ -124,9 +124,9 @@ impl Shard {
         if let Some(SwarmLocation { leaf, slot }) = found
             && known.leaves == self.leaves.len()
             && leaf == known.leaf
-            && self.leaves.get(leaf).is_some_and(|found| found.is_at(known.prefix, slot, &op.placed.key))
+            && let Some(slot) = self.leaves.get(leaf)?.find_at(known.prefix, slot, &op.placed.key)
         {
-            return Some(SwarmLocation { leaf, slot: slot.with(known.prefix) });
+            return Some(SwarmLocation { leaf, slot });
         }
         self.find_from(op, known)
     }

@@ -62,11 +62,6 @@ pub(in crate::packed) struct Slot {
 }
 
 impl Slot {
-    /// The same index in a leaf with this prefix.
-    pub(in crate::packed) const fn with(self, prefix: Prefix) -> Self {
-        Self { stride: prefix.stride(), ..self }
-    }
-
     /// The position of the next swarm.
     pub(in crate::packed) const fn next(self) -> Self {
         Self { index: self.index + 1, ..self }
