@@ -6,15 +6,11 @@ use crate::{Announce, Families, PeerBuffer, Random, Section};
 /// The peers of one family that may be selected: a run of endpoints, without the announcer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a, const N: usize> {
-    run: &'a [[u8; N]],
-    own: Option<usize>,
+    pub(super) run: &'a [[u8; N]],
+    pub(super) own: Option<usize>,
 }
 
-impl<'a, const N: usize> Choice<'a, N> {
-    pub(super) const fn new(run: &'a [[u8; N]], own: Option<usize>) -> Self {
-        Self { run, own }
-    }
-
+impl<const N: usize> Choice<'_, N> {
     const fn len(&self) -> usize {
         self.run.len() - self.own.is_some() as usize
     }

@@ -19,56 +19,42 @@ const PROVEN_FLAG: u8 = (PROVEN >> 56) as u8;
 
 impl Leaf {
     /// The position of a peer, if it is in the swarm.
-    pub(in crate::packed) fn locate(
-        &self,
-        slot: Slot,
-        family: Family,
-        endpoint: &[u8],
-    ) -> Option<SectionIndex> {
+    pub(in crate::packed) fn locate(&self, slot: Slot, endpoint: &Endpoint) -> Option<SectionIndex> {
         match self.content(slot) {
             SlotContent::One(one) => {
                 let section = Section::of(Family::V4, one.role());
-                (one.endpoint() == endpoint).then_some(SectionIndex { section, index: 0 })
+                (one.endpoint() == endpoint.as_bytes()).then_some(SectionIndex { section, index: 0 })
             }
             SlotContent::Few(few) => {
-                let seeders = Section::of(family, Role::Seeder);
-                let index = match family {
-                    Family::V4 => self.position::<{ CompactV4::LEN }>(slot, few, seeders, endpoint),
-                    Family::V6 => self.position::<{ CompactV6::LEN }>(slot, few, seeders, endpoint),
+                let index = match endpoint {
+                    Endpoint::V4(v4) => self.position(slot, few, v4.as_bytes()),
+                    Endpoint::V6(v6) => self.position(slot, few, v6.as_bytes()),
                 }?;
-                let count = few.count(seeders);
-                Some(match index.checked_sub(count) {
-                    None => SectionIndex { section: seeders, index },
-                    Some(index) => SectionIndex { section: Section::of(family, Role::Leecher), index },
+                let of = |role| Section::of(endpoint.family(), role);
+                Some(match index.checked_sub(few.count(of(Role::Seeder))) {
+                    None => SectionIndex { section: of(Role::Seeder), index },
+                    Some(index) => SectionIndex { section: of(Role::Leecher), index },
                 })
             }
             SlotContent::Empty(_) | SlotContent::Large(_) => None,
         }
     }
 
-    fn position<const N: usize>(
-        &self,
-        slot: Slot,
-        few: FewPeers,
-        from: Section,
-        endpoint: &[u8],
-    ) -> Option<usize> {
-        let endpoint: &[u8; N] = endpoint.try_into().ok()?;
-        self.endpoints(slot, few, from).iter().position(|peer| peer == endpoint)
+    fn position<const N: usize>(&self, slot: Slot, few: FewPeers, endpoint: &[u8; N]) -> Option<usize> {
+        self.endpoints::<N>(slot, few, Role::Seeder).iter().position(|peer| peer == endpoint)
     }
 
-    /// The endpoints of a family, seeders before leechers, from the section `from` on.
+    /// The endpoints of `N` bytes, those of one family: seeders before leechers, from the role `first` on.
     #[inline]
     pub(in crate::packed) fn endpoints<const N: usize>(
         &self,
         slot: Slot,
         few: FewPeers,
-        from: Section,
+        first: Role,
     ) -> &[[u8; N]] {
-        debug_assert_eq!(N, from.width());
+        let (family, sections) = if N == CompactV4::LEN { (Family::V4, 2) } else { (Family::V6, 4) };
         let start = self.start(slot, few);
-        let family_end = few.end(if from.0 < 2 { 2 } else { 4 });
-        self.block[start + few.start(from)..start + family_end].as_chunks().0
+        self.block[start + few.start(Section::of(family, first))..start + few.end(sections)].as_chunks().0
     }
 
     /// All bytes of a block.
@@ -147,8 +133,7 @@ impl Leaf {
         limit: u64,
     ) -> Option<SectionIndex> {
         if let SlotContent::Few(few) = content {
-            let seeders = Section(if N == CompactV4::LEN { 0 } else { 2 });
-            let family = self.endpoints::<N>(slot, few, seeders).iter();
+            let family = self.endpoints::<N>(slot, few, Role::Seeder).iter();
             let own = family.filter(|peer| widest_network(*peer) == widest_network(newcomer));
             if (own.count() as u64) < limit {
                 return None;

@@ -6,11 +6,13 @@ use super::{
     slot::{NoPeers, Section},
     *,
 };
-use crate::{CompactV4, CompactV6, Family, Random, Role, SplitMix64, Timestamp, packed::clock::Clock};
+use crate::{
+    CompactV4, CompactV6, Endpoint, Family, Random, Role, SplitMix64, Timestamp, packed::clock::Clock,
+};
 
 /// The expected contents of a leaf: by key, downloads, whether the swarm is proven, and peers with their
 /// ticks.
-type Model = BTreeMap<Key, (u32, bool, BTreeMap<(Family, Vec<u8>), (Role, Tick)>)>;
+type Model = BTreeMap<Key, (u32, bool, BTreeMap<Endpoint, (Role, Tick)>)>;
 
 const HOME: Prefix = Prefix { bits: 0, depth: 11 };
 
@@ -24,11 +26,11 @@ fn key(rng: &mut dyn Random) -> Key {
     key
 }
 
-fn endpoint(family: Family, n: usize) -> Vec<u8> {
+fn endpoint(family: Family, n: usize) -> Endpoint {
     let len = if family == Family::V4 { CompactV4::LEN } else { CompactV6::LEN };
     let mut bytes = vec![0x20; len];
     bytes[len - 1] = n as u8;
-    bytes
+    Section::of(family, Role::Seeder).endpoint(&bytes)
 }
 
 fn assert_holds(leaf: &Leaf, prefix: Prefix, model: &Model) {
@@ -41,14 +43,13 @@ fn assert_holds(leaf: &Leaf, prefix: Prefix, model: &Model) {
         let content: BTreeMap<_, _> = leaf
             .peers(slot)
             .map(|(section, endpoint, stamp)| {
-                let tick = leaf.base().tick(stamp);
-                ((section.family(), endpoint.to_vec()), (section.role(), tick))
+                (section.endpoint(endpoint), (section.role(), leaf.base().tick(stamp)))
             })
             .collect();
         assert_eq!(content, *peers);
-        for ((family, endpoint), (role, _)) in peers {
-            let peer = leaf.locate(slot, *family, endpoint).expect("every peer is located");
-            assert_eq!((peer.section.family(), peer.section.role()), (*family, *role));
+        for (endpoint, (role, _)) in peers {
+            let peer = leaf.locate(slot, endpoint).expect("every peer is located");
+            assert_eq!(peer.section, Section::of(endpoint.family(), *role));
         }
         if let SlotContent::Few(few) = leaf.content(slot) {
             used += few.len();
@@ -80,7 +81,7 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
         leaf.set_proven(slot);
         *proven = true;
     }
-    match (rng.below(12), leaf.locate(slot, family, &endpoint)) {
+    match (rng.below(12), leaf.locate(slot, &endpoint)) {
         (0, _) => {
             *downloaded = [0, 1, 15, 16, 254, 255, 256, u32::MAX][rng.below(8)];
             leaf.set_downloaded(slot, *downloaded);
@@ -92,18 +93,18 @@ fn change(leaf: &mut Leaf, prefix: Prefix, model: &mut Model, now: Tick, rng: &m
         (2..5, Some(peer)) => {
             let last = leaf.stamp(slot, peer);
             leaf.take(slot, peer);
-            peers.remove(&(family, endpoint));
+            peers.remove(&endpoint);
             if let SlotContent::Empty(empty) = leaf.content(slot) {
                 assert_eq!(empty.latest(), last, "the stamp of the last peer");
             }
         }
         (_, found) => {
             match found {
-                None => _ = leaf.add(slot, Section::of(family, role), &endpoint, stamp),
+                None => _ = leaf.add(slot, Section::of(family, role), endpoint.as_bytes(), stamp),
                 Some(peer) if peer.section.role() == role => _ = leaf.refresh(slot, peer, stamp),
                 Some(peer) => _ = leaf.change_role(slot, peer, role, stamp),
             }
-            peers.insert((family, endpoint), (role, now));
+            peers.insert(endpoint, (role, now));
         }
     }
 }

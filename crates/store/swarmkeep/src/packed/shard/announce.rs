@@ -2,8 +2,7 @@
 
 use super::{Operation, Shard, SwarmLocation, stats_of};
 use crate::{
-    Announce, AnnounceEvent, Announced, Changes, CompactV4, CompactV6, Endpoint, Family, PeerBuffer, Random,
-    Role, SwarmStats,
+    Announce, AnnounceEvent, Announced, Changes, Endpoint, Family, PeerBuffer, Random, Role, SwarmStats,
     announce::Transition,
     packed::{
         bounds::MAX_GROWTH,
@@ -104,7 +103,7 @@ impl Shard {
             }
             return Ok(self.announce_large(op, at, announce, reservation));
         }
-        match self.leaves[at.leaf].locate(at.slot, family, announce.endpoint.as_bytes()) {
+        match self.leaves[at.leaf].locate(at.slot, &announce.endpoint) {
             Some(peer) => {
                 let transition = Transition::new(announce, Some(peer.section.role()));
                 if let SlotContent::Few(few) = content
@@ -246,7 +245,6 @@ impl Shard {
                 let SlotContent::Few(few) = leaf.content(slot) else { return };
                 let seeders_too = announce.takes_seeders();
                 let first = if seeders_too { Role::Seeder } else { Role::Leecher };
-                let from = |family| Section::of(family, first);
                 // Where only leechers are given, the announcer is a seeder and none of them.
                 let own = |family| {
                     let before = match peer.section.role() {
@@ -255,9 +253,8 @@ impl Shard {
                     };
                     (seeders_too && peer.section.family() == family).then_some(before + peer.index)
                 };
-                let v4 = leaf.endpoints::<{ CompactV4::LEN }>(slot, few, from(Family::V4));
-                let v6 = leaf.endpoints::<{ CompactV6::LEN }>(slot, few, from(Family::V6));
-                let (v4, v6) = (Choice::new(v4, own(Family::V4)), Choice::new(v6, own(Family::V6)));
+                let v4 = Choice { run: leaf.endpoints(slot, few, first), own: own(Family::V4) };
+                let v6 = Choice { run: leaf.endpoints(slot, few, first), own: own(Family::V6) };
                 select(announce, v4, v6, rng, peers);
             }
             Selection::Large(number, own) => {

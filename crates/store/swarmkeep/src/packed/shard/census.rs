@@ -2,12 +2,12 @@
 
 use super::{Operation, Shard, SwarmLocation, evict::WHOLE};
 use crate::{
-    CompactV4, CompactV6, Endpoint, Family, Role,
+    CompactV4, CompactV6, Endpoint, Role,
     packed::{
         clock::Tick,
         crowd::{self, Network, UNIT},
         large::LargeSwarm,
-        leaf::slot::{Prefix, Section, SlotContent},
+        leaf::slot::{Prefix, SlotContent},
         place::Placed,
         prefetch::prefetch_lines,
         reservation::NoRoom,
@@ -106,8 +106,7 @@ impl Shard {
         };
         if let Some(at) = self.find(op) {
             let leaf = &self.leaves[at.leaf];
-            let is_there =
-                endpoint.is_some_and(|own| leaf.locate(at.slot, own.family(), own.as_bytes()).is_some());
+            let is_there = endpoint.is_some_and(|own| leaf.locate(at.slot, &own).is_some());
             let peers = self.population(at).peers();
             newcomer.has_others = peers > u64::from(is_there);
             newcomer.is_popular = peers > WHOLE;
@@ -208,10 +207,8 @@ impl Shard {
             SlotContent::Empty(_) => {}
             SlotContent::One(one) => _ = is_enough(Network::of(&one.endpoint())),
             SlotContent::Few(few) => {
-                let v4 =
-                    leaf.endpoints::<{ CompactV4::LEN }>(slot, few, Section::of(Family::V4, Role::Seeder));
-                let v6 =
-                    leaf.endpoints::<{ CompactV6::LEN }>(slot, few, Section::of(Family::V6, Role::Seeder));
+                let v4 = leaf.endpoints::<{ CompactV4::LEN }>(slot, few, Role::Seeder);
+                let v6 = leaf.endpoints::<{ CompactV6::LEN }>(slot, few, Role::Seeder);
                 // Most peers of a network come one after another. None of a swarm that may go as a whole is
                 // left out.
                 let most = if few.peers() as u64 > WHOLE { PLACES as usize * IN_PLACE } else { usize::MAX };

@@ -62,10 +62,9 @@ impl Shard {
         } else {
             let least = crowd::least(op.context, op.now, newcomer, self.few(at), most);
             for (role, endpoint) in least {
-                let family = endpoint.family();
-                let peer = self.leaves[at.leaf].locate(at.slot, family, endpoint.as_bytes());
+                let peer = self.leaves[at.leaf].locate(at.slot, &endpoint);
                 self.changing(at.leaf, |leaf| leaf.take(at.slot, peer.expect("it is one of its peers")));
-                gone += Population::one(family, role);
+                gone += Population::one(endpoint.family(), role);
             }
             self.changing(at.leaf, Leaf::compact);
         }

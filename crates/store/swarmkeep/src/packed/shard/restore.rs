@@ -49,12 +49,12 @@ impl Shard {
         peer: &PeerRecord,
         reservation: &mut Reservation<'_>,
     ) -> Result<(), NotRestored> {
-        let (family, tick) = (peer.endpoint.family(), op.context.clock.tick(peer.last_announce));
+        let tick = op.context.clock.tick(peer.last_announce);
         let full = self.population(at).peers() >= op.context.bounds.peers_per_swarm;
         if let SlotContent::Large(number) = self.content(at) {
             self.changing_large(number, |large| large.restore(op.context, peer, tick, op.now))?;
         } else {
-            if self.leaves[at.leaf].locate(at.slot, family, peer.endpoint.as_bytes()).is_some() {
+            if self.leaves[at.leaf].locate(at.slot, &peer.endpoint).is_some() {
                 return Err(NotRestored::Known);
             }
             let limit = op.context.bounds.endpoints_per_address;
@@ -66,7 +66,7 @@ impl Shard {
             }
         }
         self.leaves[at.leaf].set_proven(at.slot);
-        reservation.count(Population::one(family, peer.role));
+        reservation.count(Population::one(peer.endpoint.family(), peer.role));
         Ok(())
     }
 
