@@ -91,12 +91,7 @@ impl Base {
     /// Moves the base if `now` no longer fits. Returns by how much all stamps must be [`aged`].
     #[must_use]
     pub(super) fn advance(&mut self, now: Tick) -> u32 {
-        if self.fits(now) {
-            return 0;
-        }
-        let before = self.0;
-        *self = Self::new(now);
-        self.0 - before
+        if self.fits(now) { 0 } else { self.advance_to(Self::new(now)) }
     }
 
     /// Moves the base to a later one. Returns by how much all stamps must be [`aged`].
