@@ -52,11 +52,6 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// No bytes.
-    pub(super) const fn empty() -> Self {
-        Self::new(NonNull::dangling(), 0, 0)
-    }
-
     #[cfg_attr(not(feature = "global-alloc"), expect(unused_variables, reason = "the address says it"))]
     const fn new(bytes: NonNull<u8>, units: u16, at: u16) -> Self {
         Self {
@@ -75,7 +70,7 @@ impl Block {
         source::settle();
         match Class::of(units) {
             Some(class) => class.take(),
-            None if units == 0 => Self::empty(),
+            None if units == 0 => Self::default(),
             None => Self::new(system::allocate(capacity), units, 0),
         }
     }
@@ -134,7 +129,7 @@ impl DerefMut for Block {
 
 impl Default for Block {
     fn default() -> Self {
-        Self::empty()
+        Self::new(NonNull::dangling(), 0, 0)
     }
 }
 
@@ -299,7 +294,8 @@ impl Class {
         // SAFETY: the bytes are the block's for the last time, at least `UNIT` of them, and aligned to as
         // many.
         unsafe { block.bytes.cast().write(header.freed.load(Relaxed)) };
-        header.freed.store(span.unit_of(block), Relaxed);
+        let offset = block.bytes.as_ptr().addr() - span.0.as_ptr().addr();
+        header.freed.store((offset / UNIT) as u16, Relaxed);
         self.refile(&mut spans, span, self.blocks - used - 1, self.blocks - used);
     }
 
@@ -428,10 +424,6 @@ impl Span {
         debug_assert!(usize::from(unit) < SPAN / UNIT);
         // SAFETY: the unit is inside of the span.
         unsafe { self.0.add(usize::from(unit) * UNIT) }
-    }
-
-    fn unit_of(self, block: &Block) -> u16 {
-        ((block.bytes.as_ptr().addr() - self.0.as_ptr().addr()) / UNIT) as u16
     }
 
     /// A span without blocks, for any class.

@@ -47,7 +47,7 @@ fn owners_are_small() {
 #[test]
 fn capacities_are_little_more_than_asked() {
     assert_eq!(Block::capacity_for(0), 0);
-    assert!(Block::empty().is_empty());
+    assert!(Block::default().is_empty());
     for at_least in 1..100_000 {
         let capacity = Block::capacity_for(at_least);
         assert!(capacity >= at_least && capacity.is_multiple_of(UNIT));
