@@ -190,16 +190,6 @@ impl<const N: usize> Table<N> {
         now: Tick,
         hash: &EndpointHash,
     ) -> BucketIndex {
-        let index = self.put(order, endpoint, tick, now);
-        if self.len() <= Self::SPLIT_ABOVE * self.buckets.len() {
-            return index;
-        }
-        self.split(hash);
-        self.find(order, endpoint).expect("just inserted")
-    }
-
-    /// The same without a split.
-    fn put(&mut self, order: u64, endpoint: &[u8; N], tick: Tick, now: Tick) -> BucketIndex {
         if self.buckets.len() == 0 {
             self.push_bucket(Bucket::new(Base::new(now)));
         }
@@ -212,7 +202,11 @@ impl<const N: usize> Table<N> {
         self.note_density(bucket);
         self.densest.advance(&self.buckets);
         self.tidy();
-        BucketIndex::new(bucket, at)
+        if self.len() <= Self::SPLIT_ABOVE * self.buckets.len() {
+            return BucketIndex::new(bucket, at);
+        }
+        self.split(hash);
+        self.find(order, endpoint).expect("just inserted")
     }
 
     /// Removes a peer. Moves the peers of at most two buckets.
