@@ -413,14 +413,15 @@ impl<const N: usize> Table<N> {
     }
 
     fn push_bucket(&mut self, bucket: Bucket<N>) {
-        let block = bucket.block.capacity();
-        let (before, after) = self.buckets.push(bucket);
-        self.bytes = self.bytes + block + after - before;
+        let (before, block) = (self.buckets.bytes(), bucket.block.capacity());
+        self.buckets.push(bucket);
+        self.bytes = self.bytes + block + self.buckets.bytes() - before;
     }
 
     fn pop_bucket(&mut self) -> Option<Bucket<N>> {
-        let (bucket, before, after) = self.buckets.pop()?;
-        self.bytes = self.bytes + after - before - bucket.block.capacity();
+        let before = self.buckets.bytes();
+        let bucket = self.buckets.pop()?;
+        self.bytes = self.bytes + self.buckets.bytes() - before - bucket.block.capacity();
         Some(bucket)
     }
 

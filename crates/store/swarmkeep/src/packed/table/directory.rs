@@ -57,33 +57,28 @@ impl<const N: usize> Directory<N> {
         (self[bucket].len() as u64) << linear::range(bucket, self.len()).depth
     }
 
-    /// The bytes of the list of segments and of the last segment. All other segments keep their bytes.
-    fn changing_bytes(&self) -> usize {
+    /// Heap bytes of the headers, and of the list of segments. All segments before the last are full.
+    pub(super) fn bytes(&self) -> usize {
         let last = self.others.last().unwrap_or(&self.first);
-        self.others.capacity() * size_of::<Vec<Bucket<N>>>() + last.capacity() * size_of::<Bucket<N>>()
+        let headers = self.others.len() * Self::SEGMENT + last.capacity();
+        self.others.capacity() * size_of::<Vec<Bucket<N>>>() + headers * size_of::<Bucket<N>>()
     }
 
-    /// Adds a bucket. Returns the changing bytes before and after.
-    pub(super) fn push(&mut self, bucket: Bucket<N>) -> (usize, usize) {
-        let mut before = self.changing_bytes();
+    pub(super) fn push(&mut self, bucket: Bucket<N>) {
         if self.len() >= Self::SEGMENT && self.len().is_multiple_of(Self::SEGMENT) {
             if self.others.len() == self.others.capacity() {
                 self.others.reserve_exact(Self::MORE_SEGMENTS);
             }
             self.others.push(Vec::new());
-            before -= Self::SEGMENT * size_of::<Bucket<N>>();
         }
         let last = self.others.last_mut().unwrap_or(&mut self.first);
         if last.len() == last.capacity() {
             last.reserve_exact((1 + last.len() / 8).min(Self::SEGMENT - last.len()));
         }
         last.push(bucket);
-        (before, self.changing_bytes())
     }
 
-    /// Removes the last bucket. Returns it, and the changing bytes before and after.
-    pub(super) fn pop(&mut self) -> Option<(Bucket<N>, usize, usize)> {
-        let mut before = self.changing_bytes();
+    pub(super) fn pop(&mut self) -> Option<Bucket<N>> {
         let last = self.others.last_mut().unwrap_or(&mut self.first);
         let newest = last.pop()?;
         if 2 * last.len() < last.capacity() {
@@ -94,9 +89,8 @@ impl<const N: usize> Directory<N> {
             if 2 * self.others.len() < self.others.capacity() {
                 self.others.shrink_to_fit();
             }
-            before += Self::SEGMENT * size_of::<Bucket<N>>();
         }
-        Some((newest, before, self.changing_bytes()))
+        Some(newest)
     }
 }
 
