@@ -212,17 +212,14 @@ impl TorrentRepository for Packed {
         let placed = self.context.placement.place(info_hash);
         let mut reservation = Reservation::new(&self.context);
         loop {
-            let op = self.operation(&placed, now);
-            let mut shard = self.lock(placed.shard);
-            let added = shard.add_downloads(&op, earlier, &mut reservation);
-            shard.settle(&mut reservation);
-            let newcomer = match added {
+            let added = self.with_reservation(&placed, now, &mut reservation, |shard, op, reservation| {
+                let added = shard.add_downloads(op, earlier, reservation);
+                added.map_err(|full| shard.newcomer(op, None, full))
+            });
+            match added {
                 Ok(added) => return added,
-                Err(full) => shard.newcomer(&op, None, full),
-            };
-            drop(shard);
-            if !self.make_room(&newcomer, &mut reservation) {
-                return false;
+                Err(newcomer) if self.make_room(&newcomer, &mut reservation) => {}
+                Err(_) => return false,
             }
         }
     }
