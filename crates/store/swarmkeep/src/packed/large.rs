@@ -342,7 +342,7 @@ impl LargeSwarm {
     }
 
     fn simplify(&mut self) {
-        if self.v6.as_ref().is_some_and(|v6| v6.len() == 0) {
+        if self.v6.as_ref().is_some_and(|v6| v6.counts().peers() == 0) {
             self.v6 = None;
         }
     }
@@ -388,10 +388,6 @@ impl<const N: usize> Tables<N> {
         PeerCounts { seeders: self.seeders.len() as u64, leechers: self.leechers.len() as u64 }
     }
 
-    const fn len(&self) -> usize {
-        self.seeders.len() + self.leechers.len()
-    }
-
     fn peers(&self) -> impl Iterator<Item = (Section, &[u8], Tick)> {
         [Role::Seeder, Role::Leecher].into_iter().flat_map(|role| {
             let peers = self.table(role).iter().map(wide);
@@ -431,7 +427,7 @@ impl<const N: usize> Tables<N> {
     #[inline(never)]
     fn displaced(&self, hash: &EndpointHash, endpoint: &[u8; N], limit: u64) -> Option<PeerLocation> {
         // If the whole swarm has fewer peers, so has each address.
-        if (self.len() as u64) < limit {
+        if self.counts().peers() < limit {
             return None;
         }
         let own = [Role::Seeder, Role::Leecher].into_iter().flat_map(|role| {
