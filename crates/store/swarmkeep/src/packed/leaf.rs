@@ -113,7 +113,9 @@ impl Leaf {
         let word = |slot: &[u8; STRIDE]| u64::from_be_bytes(*slot.first_chunk().expect("slots are longer"));
         let rest: &[u8; REST] = key.0.last_chunk().expect("a part of a key");
         let wanted = key.word(KEY_LEN - REST);
-        let estimate = self.estimate(prefix, wanted);
+        // Keys are uniform, so this estimate is wrong by a few slots at most.
+        let within = wanted << (prefix.depth % 8);
+        let estimate = ((u128::from(within) * u128::from(self.count)) >> 64) as usize;
         // Most searches end among a few slots around the estimate. How many of these are before the
         // key is counted without a branch: none could be predicted.
         let from = estimate.saturating_sub(NEAR / 2).min(slots.len().saturating_sub(NEAR));
@@ -140,12 +142,6 @@ impl Leaf {
             index += 1;
         }
         Err(Slot { index, stride: STRIDE })
-    }
-
-    /// The estimated index of a key. Keys are uniform, so it is wrong by a few slots at most.
-    fn estimate(&self, prefix: Prefix, word: u64) -> usize {
-        let within = word << (prefix.depth % 8);
-        ((u128::from(within) * u128::from(self.count)) >> 64) as usize
     }
 
     pub(super) const fn first(prefix: Prefix) -> Slot {
