@@ -65,12 +65,12 @@ impl Shard {
             let (leaf, prefix) = (range.bucket, home.extended(range));
             ahead = self.prefetch_at(ahead);
             // Not the first key of the leaf: it may have been merged with a leaf that was visited already.
-            let first = Prefix { bits: home.bits | start >> home.depth, depth: prefix.depth }.first_key();
+            let first = ResumePoint::first(Prefix { bits: home.bits | start >> home.depth, ..prefix });
             if resumed.is_none() && step.visited + step.leaves >= step.limit {
-                return Some(ResumePoint { key: first, within: Cursor::START });
+                return Some(first);
             }
             step.leaves += 1;
-            let from = resumed.take().unwrap_or(ResumePoint { key: first, within: Cursor::START });
+            let from = resumed.take().unwrap_or(first);
             let (mut slot, mut within) = match self.leaves[leaf].find(prefix, &from.key) {
                 Ok(slot) => (slot, from.within),
                 Err(slot) => (slot, Cursor::START),
