@@ -126,10 +126,6 @@ const ONE_DOWNLOADED: u32 = 60;
 const STAMP: u32 = 48;
 const ENDPOINT: u64 = (1 << STAMP) - 1;
 
-const fn flag(is: bool, flag: u64) -> u64 {
-    if is { flag } else { 0 }
-}
-
 impl NoPeers {
     pub(in crate::packed) fn new(downloaded: u32, latest: u8) -> Self {
         Self(u64::from(downloaded) | u64::from(latest) << STAMP)
@@ -191,9 +187,8 @@ impl OnePeer {
     #[inline]
     pub(in crate::packed) fn announced(self, role: Role, stamp: u8, downloaded: NarrowDownloads) -> Self {
         let rest = self.0 & (ENDPOINT | ONE | PROVEN);
-        let changed =
-            u64::from(stamp) << STAMP | flag(role.is_seeder(), SEEDER) | downloaded.0 << ONE_DOWNLOADED;
-        Self(rest | changed)
+        let seeder = if role.is_seeder() { SEEDER } else { 0 };
+        Self(rest | u64::from(stamp) << STAMP | seeder | downloaded.0 << ONE_DOWNLOADED)
     }
 }
 
