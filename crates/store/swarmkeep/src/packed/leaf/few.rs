@@ -223,8 +223,11 @@ impl Leaf {
             }
             SlotContent::Few(few) => {
                 let latest = self.latest(slot, few);
-                self.cut(slot, few, peer);
-                self.simplify(slot, latest);
+                let few = self.cut(slot, few, peer);
+                if let Some(content) = few.simplified(self.block(slot, few), latest) {
+                    self.close_block(slot, few);
+                    self.set(slot, content);
+                }
             }
             SlotContent::Empty(_) | SlotContent::Large(_) => unreachable!("has no places"),
         }
@@ -308,7 +311,8 @@ impl Leaf {
         self.block[start..start + 4].copy_from_slice(&downloaded.to_le_bytes());
     }
 
-    fn cut(&mut self, slot: Slot, few: FewPeers, peer: SectionIndex) {
+    /// Removes a peer from its block. Returns the swarm without it.
+    fn cut(&mut self, slot: Slot, few: FewPeers, peer: SectionIndex) -> FewPeers {
         let SectionIndex { section, index } = peer;
         let (start, width, last) = (self.start(slot, few), section.width(), few.count(section) - 1);
         let endpoint = |index: usize| start + few.start(section) + index * width;
@@ -321,8 +325,10 @@ impl Leaf {
         self.block.copy_within(other + width..other_stamp, other);
         self.block.copy_within(other_stamp + 1..used, other_stamp - width);
         self.used -= width as u16 + 1;
-        self.set(slot, SlotContent::Few(few.less(section)));
+        let left = few.less(section);
+        self.set(slot, SlotContent::Few(left));
         self.shift_blocks(slot, few.offset(), -(width as i16 + 1));
+        left
     }
 
     /// Gives a swarm a block, unless it has one already.
@@ -349,16 +355,6 @@ impl Leaf {
     /// The stamp of the latest announce; 0 without peers.
     pub(in crate::packed) fn latest(&self, slot: Slot, few: FewPeers) -> u8 {
         self.block(slot, few)[few.stamps()..].iter().copied().max().unwrap_or(0)
-    }
-
-    /// Moves a swarm back into its slot if it fits. `latest` is the latest stamp of the peers that it had.
-    fn simplify(&mut self, slot: Slot, latest: u8) {
-        if let SlotContent::Few(few) = self.content(slot)
-            && let Some(content) = few.simplified(self.block(slot, few), latest)
-        {
-            self.close_block(slot, few);
-            self.set(slot, content);
-        }
     }
 
     /// Makes a swarm a large one, with this number. Its peers have been copied to tables.
