@@ -236,21 +236,9 @@ impl<const N: usize> Table<N> {
         linear::range_of(order, self.buckets.len()).end
     }
 
-    /// The peers with orders in `start..end`, a range within the bucket of `start`.
+    /// The peers with orders in `start..end`, a range within the bucket of `start`. Computes no orders if it
+    /// is the whole bucket.
     pub(super) fn within<'a>(
-        &'a self,
-        start: u64,
-        end: Option<u64>,
-        hash: &'a EndpointHash,
-    ) -> impl Iterator<Item = (u64, &'a [u8; N], Tick)> {
-        let bucket = self.buckets.get(self.bucket_of(start));
-        let peers = bucket.into_iter().flat_map(Bucket::iter);
-        let ordered = peers.map(|(endpoint, tick)| (hash.order(endpoint), endpoint, tick));
-        ordered.filter(move |(order, ..)| is_within(*order, start, end))
-    }
-
-    /// The same without their orders, which need not be computed for a whole bucket.
-    pub(super) fn all_within<'a>(
         &'a self,
         start: u64,
         end: Option<u64>,

@@ -188,7 +188,7 @@ impl<const N: usize> Tables<N> {
             let mut counts = [0; 4];
             for role in [Role::Seeder, Role::Leecher] {
                 let before = ticks.len();
-                for (endpoint, tick) in self.table(role).all_within(start, end, hash) {
+                for (endpoint, tick) in self.table(role).within(start, end, hash) {
                     endpoints.extend_from_slice(endpoint);
                     ticks.push(tick);
                 }
@@ -223,8 +223,8 @@ impl<const N: usize> Tables<N> {
             let mut found = Vec::new();
             for role in [Role::Seeder, Role::Leecher] {
                 let within = self.table(role).within(order, end, hash);
-                let behind = within.filter(|(at, endpoint, _)| start.is_before(*at, endpoint));
-                found.extend(behind.map(|(at, endpoint, tick)| ((at, endpoint), role, tick)));
+                let ordered = within.map(|(endpoint, tick)| ((hash.order(endpoint), endpoint), role, tick));
+                found.extend(ordered.filter(|((at, endpoint), ..)| start.is_before(*at, endpoint)));
             }
             found.sort_unstable_by_key(|(position, ..)| *position);
             visits += found.len().max(1);
