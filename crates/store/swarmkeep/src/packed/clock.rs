@@ -38,9 +38,8 @@ impl Tick {
 }
 
 impl Clock {
-    pub(super) const fn new(lifetime_secs: u64) -> Self {
-        let tick_secs = lifetime_secs.div_ceil(TICKS_PER_LIFETIME);
-        let tick_secs = if tick_secs < SHORTEST_TICK_SECS { SHORTEST_TICK_SECS } else { tick_secs };
+    pub(super) fn new(lifetime_secs: u64) -> Self {
+        let tick_secs = lifetime_secs.div_ceil(TICKS_PER_LIFETIME).max(SHORTEST_TICK_SECS);
         Self { tick_secs, quarter: lifetime_secs.div_ceil(4 * tick_secs) as u32 }
     }
 

@@ -329,9 +329,8 @@ impl LargeSwarm {
 
     /// Merges buckets that merges without more bytes have left alone. Takes up to `spare` bytes.
     pub(super) fn merge(&mut self, mut spare: usize) {
-        let Self { v4, v6, .. } = self;
-        [&mut v4.seeders, &mut v4.leechers].into_iter().for_each(|table| table.merge(&mut spare));
-        let v6 = v6.iter_mut().flat_map(|v6| [&mut v6.seeders, &mut v6.leechers]);
+        [&mut self.v4.seeders, &mut self.v4.leechers].into_iter().for_each(|table| table.merge(&mut spare));
+        let v6 = self.v6.iter_mut().flat_map(|v6| [&mut v6.seeders, &mut v6.leechers]);
         v6.for_each(|table| table.merge(&mut spare));
     }
 

@@ -215,8 +215,7 @@ impl<const N: usize> Table<N> {
             bucket.swap_remove(index.at());
             bucket.shrink();
         });
-        self.len -= 1;
-        self.removed();
+        self.removed(1);
     }
 
     /// Removes a peer to free its bytes: leaves no spare room in its bucket.
@@ -226,8 +225,7 @@ impl<const N: usize> Table<N> {
                 bucket.swap_remove(index.at());
                 bucket.compact();
             });
-            self.len -= 1;
-            self.removed();
+            self.removed(1);
         }
     }
 
@@ -272,8 +270,7 @@ impl<const N: usize> Table<N> {
             bucket.compact();
             (visited, gone)
         });
-        self.len -= gone as u32;
-        self.removed();
+        self.removed(gone);
         (visited, gone)
     }
 
@@ -437,8 +434,9 @@ impl<const N: usize> Table<N> {
         self.note_density(newest);
     }
 
-    /// To be called after a removal.
-    fn removed(&mut self) {
+    /// Counts peers that have left a bucket.
+    fn removed(&mut self, peers: usize) {
+        self.len -= peers as u32;
         if self.len == 0 {
             *self = Self::default();
             return;
