@@ -52,7 +52,7 @@ enum Locked<'a> {
     Alone(ExclusiveGuard<'a, Shard>),
 }
 
-impl<'a> CurrentShard<'a> {
+impl CurrentShard<'_> {
     /// The shard, to read.
     #[inline]
     fn shared(&mut self, index: usize) -> &Shard {
@@ -97,16 +97,16 @@ impl<'a> CurrentShard<'a> {
         }
     }
 
-    /// Locks the shard, to change it if no other thread is there.
+    /// The shard, to read: locked to change it if no other thread was there.
     #[inline]
-    fn either(&mut self, index: usize) -> &mut Locked<'a> {
+    fn either(&mut self, index: usize) -> &Shard {
         if self.index != index {
             self.release();
             let lock = &self.store.shards[index].0;
             let locked = lock.try_write().map_or_else(|| Locked::Shared(lock.read()), Locked::Alone);
             (self.index, self.locked) = (index, locked);
         }
-        &mut self.locked
+        self.shared(index)
     }
 
     #[inline]
@@ -281,25 +281,18 @@ impl Packed {
             let (op, shard) = (self.operation(&probe.placed, now), probe.placed.shard);
             let bit = 1 << (shard % 64);
             let locked = current.either(shard);
-            let found = match locked {
-                Locked::Alone(shard) => {
-                    let found = shard.find_from(&op, &probe.seen.leaf);
-                    if waiting & bit == 0
-                        && let Some(at) = found
-                    {
-                        request.answer = shard.refresh_only(&op, at, &request.announce);
-                    }
-                    found
-                }
-                Locked::Shared(shard) => shard.find_from(&op, &probe.seen.leaf),
-                Locked::Not => None,
-            };
-            let locked = current.shared(shard);
+            let found = locked.find_from(&op, &probe.seen.leaf);
             locked.correct(&op, &probe.seen);
+            if let Locked::Alone(shard) = &mut current.locked
+                && waiting & bit == 0
+                && let Some(at) = found
+            {
+                request.answer = shard.refresh_only(&op, at, &request.announce);
+            }
             if request.answer.is_none() {
                 probe.found = found;
                 waiting |= waits(bit);
-                probe.is_large = found.is_some_and(|at| locked.prefetch_swarm(at));
+                probe.is_large = found.is_some_and(|at| current.shared(shard).prefetch_swarm(at));
                 any_large |= probe.is_large;
             }
         }
