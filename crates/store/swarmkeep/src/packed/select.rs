@@ -1,7 +1,7 @@
 //! Selecting peers of a swarm of few peers.
 
 use crate::implement::SectionExt as _;
-use crate::{Announce, Families, PeerBuffer, Random, Section};
+use crate::{Random, Section};
 
 /// The peers of one family that may be selected: a run of endpoints, without the announcer.
 #[derive(Debug, Clone, Copy)]
@@ -11,13 +11,13 @@ pub(super) struct Choice<'a, const N: usize> {
 }
 
 impl<const N: usize> Choice<'_, N> {
-    const fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         self.run.len() - self.own.is_some() as usize
     }
 
     /// Writes `count` of them, from a uniformly random one on and wrapping around, so each is equally likely
     /// to be among them.
-    fn write(&self, count: usize, rng: &mut dyn Random, section: &mut Section<'_, N>) {
+    pub(super) fn write(&self, count: usize, rng: &mut dyn Random, section: &mut Section<'_, N>) {
         if count == 0 {
             return;
         }
@@ -36,19 +36,4 @@ impl<const N: usize> Choice<'_, N> {
         let skipped = usize::from(end > own);
         section.extend(&self.run[(own + skipped).min(end + skipped)..end + skipped]);
     }
-}
-
-/// Selects the peers of both families that the announce asks for.
-pub(super) fn select(
-    announce: &Announce,
-    v4: Choice<'_, 6>,
-    v6: Choice<'_, 18>,
-    rng: &mut dyn Random,
-    peers: &mut PeerBuffer<'_>,
-) {
-    let asked = |family, len: usize| if announce.families.contains(family) { len } else { 0 };
-    let (v4_count, v6_count) =
-        peers.share(announce.want, asked(Families::V4, v4.len()), asked(Families::V6, v6.len()));
-    v4.write(v4_count, rng, &mut peers.v4);
-    v6.write(v6_count, rng, &mut peers.v6);
 }

@@ -2,7 +2,8 @@
 
 use super::{Operation, Shard, SwarmLocation, stats_of};
 use crate::{
-    Announce, AnnounceEvent, Announced, Changes, Endpoint, Family, PeerBuffer, Random, Role, SwarmStats,
+    Announce, AnnounceEvent, Announced, Changes, Endpoint, Families, Family, PeerBuffer, Random, Role,
+    SwarmStats,
     announce::Transition,
     packed::{
         bounds::MAX_GROWTH,
@@ -14,7 +15,7 @@ use crate::{
         },
         prefetch::{prefetch, prefetch_lines},
         reservation::{NoRoom, Reservation},
-        select::{Choice, select},
+        select::Choice,
     },
     totals::Population,
 };
@@ -255,7 +256,11 @@ impl Shard {
                 };
                 let v4 = Choice { run: leaf.endpoints(slot, few, first), own: own(Family::V4) };
                 let v6 = Choice { run: leaf.endpoints(slot, few, first), own: own(Family::V6) };
-                select(announce, v4, v6, rng, peers);
+                let asked = |family, len: usize| if announce.families.contains(family) { len } else { 0 };
+                let (v4_count, v6_count) =
+                    peers.share(announce.want, asked(Families::V4, v4.len()), asked(Families::V6, v6.len()));
+                v4.write(v4_count, rng, &mut peers.v4);
+                v6.write(v6_count, rng, &mut peers.v6);
             }
             Selection::Large(number, own) => {
                 self.large(number).select(announce, own, rng.next_u64(), None, peers);
