@@ -18,7 +18,6 @@ use swarmkeep_tracker_protocol::{
     http::{AnnounceResponse, ScrapeResponse},
     udp::{Client, ConnectRequest, Response, TransactionId},
 };
-
 use tokio_rustls::rustls::{
     self, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -168,9 +167,7 @@ fn over_udp(address: SocketAddr) -> Result<(), Box<dyn Error>> {
         let mut answer = [0; 2048];
         match socket.recv(&mut answer) {
             Ok(len) => match client.answer(&request, &answer[..len], Instant::now()) {
-                Ok(Some(Response::Error(error))) => {
-                    return Err(shown(error.message).into());
-                }
+                Ok(Some(Response::Error(error))) => return Err(shown(error.message).into()),
                 Ok(Some(_)) => return Ok(()),
                 Ok(None) | Err(_) => {}
             },

@@ -8,7 +8,6 @@ use swarmkeep_bittorrent::{counted, say};
 use swarmkeep_state::{
     Counts, Directory, Downloads, look_at_downloads, look_at_snapshots, restore_downloads,
 };
-
 use swarmkeep_tracker::now;
 
 use crate::print_json;

@@ -7,7 +7,6 @@ use sd_notify::NotifyState;
 use swarmkeep::{
     Totals,
     bittorrent::{counted, in_words},
-    catalog::Repository,
 };
 use swarmkeep_tracker::{Control, Sockets};
 use tokio::time::{Instant, sleep, timeout};
@@ -90,16 +89,11 @@ pub(crate) async fn report(control: Control) -> Infallible {
         if watchdog.is_some() {
             tell(&[NotifyState::Watchdog]);
         }
-        if let Some(Totals { swarms, .. }) = totals(&control.repository, period / 4).await {
+        if let Ok(Ok(Totals { swarms, .. })) = timeout(period / 4, control.repository.totals()).await {
             status += &format!("; {}", counted(swarms as usize, "torrent"));
         }
         tell(&[NotifyState::Status(&status)]);
     }
-}
-
-/// The store's totals; `None` if it needs more than `longest`.
-async fn totals(repository: &Repository, longest: Duration) -> Option<Totals> {
-    timeout(longest, repository.totals()).await.ok()?.ok()
 }
 
 /// Notifies of settings that are being read again. [`ready`] ends it.

@@ -192,11 +192,7 @@ mod tests {
 
     #[test]
     fn patience_has_its_bounds() {
-        assert_eq!(patience("10ms"), Ok(Duration::from_millis(10)));
-        assert_eq!(patience("4s"), Ok(Duration::from_secs(4)));
-        assert_eq!(patience("2"), Ok(Duration::from_secs(2)));
-        for wrong in ["", "9ms", "4001ms", "5s", "2seconds", "2m", "s", "-1s"] {
-            assert!(patience(wrong).is_err(), "{wrong}");
-        }
+        let are_allowed = ["9ms", "10ms", "4s", "4001ms"].map(|text| patience(text).is_ok());
+        assert_eq!(are_allowed, [false, true, true, false]);
     }
 }

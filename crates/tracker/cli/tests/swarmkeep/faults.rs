@@ -30,11 +30,8 @@ fn settings_and_lists_that_change_or_break_under_load_lose_no_answer() {
                 _ => drop(folder.write("a.toml", "interval = \"soon\"\n")),
             }
             serve.signal("HUP");
-            printed += &serve.printed_until(if n % 2 == 0 {
-                "settings read again"
-            } else {
-                "the settings stay as they were"
-            });
+            let end = ["settings read again", "the settings stay as they were"][n as usize % 2];
+            printed += &serve.printed_until(end);
         }
     });
     assert_eq!((report.failed, report.wrong), (0, 0), "{:?} {:?}", report.failures, report.wrong_answers);

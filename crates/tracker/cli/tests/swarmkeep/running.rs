@@ -366,14 +366,13 @@ fn a_check_waits_no_longer_obeys_no_answer_and_notices_a_failed_announce() {
             false,
             r"HTTP/1.1 503 \u{1b}[2J: \u{1b}]0;x\u{7}\u{202e}",
         ),
-        (b"HTTP/1.1 200 OK\r\n\r\nd14:failure reason9:not todaye", false, "not today"),
         (b"HTTP/1.1 200 OK\r\n\r\n<html>", false, "its answer to this announce is none"),
     ] {
         let (code, message) = check(&[&answering(answer, is_slow)]);
         assert!(code == Some(1) && message.trim_end().ends_with(said), "{message}");
     }
     let failed = b"HTTP/1.1 200 OK\r\n\r\nd14:failure reason9:not todaye";
-    for page in ["announce.php", "scrape", "scrape.php"] {
+    for page in ["announce", "announce.php", "scrape", "scrape.php"] {
         let (code, message) = check(&[&answering(failed, false).replace("announce", page)]);
         assert!(code == Some(1) && message.trim_end().ends_with("not today"), "{page}: {message}");
     }
