@@ -385,9 +385,8 @@ impl Settings {
     /// Judges the whole set of settings, for `config`, the start and a reload, which has rules already. The
     /// start alone judges the ports, interfaces and rights of this machine.
     pub(crate) fn judge(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Judged, Box<dyn Error>> {
+        let sizes = self.judge_without_files()?;
         let (mut server, store) = (self.server(kept, now)?, self.store(now)?);
-        let sizes = self.repository(HashKey::from_os()?);
-        store.check(&sizes)?;
         let secret = self.fixed.connection_key.as_deref().filter(|path| !is_out_of_reach(path, now));
         let connection_key = secret.map(connection_key::read).transpose()?;
         let mut drawn_secret = None;
@@ -395,6 +394,15 @@ impl Settings {
             (server.admin_tokens, drawn_secret) = self.tokens(now)?;
         }
         Ok(Judged { server, store, sizes, connection_key, drawn_secret })
+    }
+
+    /// Judges times, listening addresses and the sizes of the store, for which it reads no file.
+    pub(crate) fn judge_without_files(&self) -> Result<RepositoryConfig, Box<dyn Error>> {
+        self.times()?;
+        self.listening()?;
+        let sizes = self.repository(HashKey::from_os()?);
+        self.fixed.repository.check(&sizes)?;
+        Ok(sizes)
     }
 
     /// The store, with all but its sizes.
@@ -503,13 +511,10 @@ impl Settings {
             |problem: &dyn Display| Contradiction(format!("admin-tokens: {}: {problem}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
         warn_of_others(path, "the tokens");
-        let lines = text
-            .lines()
-            .enumerate()
-            .map(|(n, line)| (n + 1, line.split('#').next().unwrap_or_default().trim()));
-        let tokens = lines
-            .filter(|(_, line)| !line.is_empty())
-            .map(|(n, line)| line.parse().map_err(|error| wrong(&format!("line {n}: {error}"))));
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).zip(1..);
+        let lines = lines.filter(|(line, _)| !line.is_empty());
+        let tokens =
+            lines.map(|(line, n)| line.parse().map_err(|error| wrong(&format!("line {n}: {error}"))));
         let tokens: Vec<Token> = tokens.collect::<Result<_, _>>()?;
         if tokens.is_empty() {
             return Err(wrong(&"there is no token in it: give at least one, or leave the file out").into());

@@ -42,6 +42,14 @@ impl StoreChoice {
             Self::Redis => "redis",
         }
     }
+
+    /// Whether the store supports these sizes.
+    pub(crate) fn check(self, sizes: &RepositoryConfig) -> Result<(), ConfigError> {
+        match self {
+            Self::Embedded(row) => row.build(sizes).map(drop),
+            Self::Redis => RedisRepository::check(sizes),
+        }
+    }
 }
 
 pub(crate) enum StoreBuilder {
@@ -68,14 +76,6 @@ impl StoreBuilder {
         match self {
             Self::Embedded(_) => None,
             Self::Redis(servers) => Some(&servers.node),
-        }
-    }
-
-    /// Whether the store supports these sizes.
-    pub(crate) fn check(&self, sizes: &RepositoryConfig) -> Result<(), ConfigError> {
-        match self {
-            Self::Embedded(row) => row.build(sizes).map(drop),
-            Self::Redis(_) => RedisRepository::check(sizes),
         }
     }
 

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use swarmkeep_tests::serve::Serve;
 
-use crate::common::{Folder, interval, start, start_at_file, swarmkeep};
+use crate::common::{Folder, interval, not_as_root, start, start_at_file, swarmkeep};
 
 fn config(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarmkeep"));
@@ -271,6 +271,27 @@ fn config_warns_of_addresses_and_interfaces_that_this_machine_lacks() {
     assert!(said[1].is_some_and(|line| line.starts_with("there is no interface `nic-0`")), "{said:?}");
     let (code, _, said) = config(&["--http-proxy=0.0.0.0/0"], &[]);
     assert!(code == Some(0) && said.contains("WARN") && said.contains("contains all addresses"), "{said}");
+}
+
+/// As a user other than root.
+#[test]
+fn config_judges_the_settings_that_need_no_file_if_one_cannot_be_read() {
+    let folder = Folder::empty();
+    let tokens = folder.write("tokens", "");
+    std::fs::set_permissions(&tokens, std::os::unix::fs::PermissionsExt::from_mode(0)).expect("ours");
+    let mut config =
+        not_as_root(&folder, Command::new("swarmkeep").args(["config", "--admin-tokens", &tokens]));
+    for (variable, value, code, words) in [
+        ("SWARMKEEP_JITTER", "0", 0, "tokens: only the start judges it"),
+        ("SWARMKEEP_LIFETIME", "29m", 2, "would be forgotten after 1740"),
+        ("SWARMKEEP_UDP", "off,127.0.0.1:7", 2, "udp is off and has an address"),
+        ("SWARMKEEP_MAX_BYTES", "1", 2, "bytes"),
+    ] {
+        let output = config.env(variable, value).output().expect("it starts");
+        config.env_remove(variable);
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert!(output.status.code() == Some(code) && said.contains(words), "{variable}: {said}");
+    }
 }
 
 #[test]
