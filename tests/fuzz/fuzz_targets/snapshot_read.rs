@@ -1,5 +1,5 @@
-//! Any file as a snapshot, raw and with any records under matching checksums: it is read, or refused at a
-//! byte that it has. Its records go into stores that agree with themselves and return them.
+//! Any file as a snapshot, raw and with any records and any time under matching checksums: it is read, or
+//! refused at a byte that it has. Its records go into stores that agree with themselves and return them.
 #![no_main]
 
 use std::{collections::BTreeMap, io::Cursor as Bytes, time::Duration};
@@ -24,14 +24,20 @@ fuzz_target!(|input: &[u8]| {
         }
         return;
     }
-    let Some((&kind, input)) = input.split_first() else { return };
+    let Some((&kind, mut input)) = input.split_first() else { return };
+    let mut taken = NOW;
+    if kind >= 128
+        && let Some((time, rest)) = input.split_first_chunk()
+    {
+        (taken, input) = (Timestamp::from_secs(u64::from_le_bytes(*time)), rest);
+    }
     // Otherwise it is the records of some blocks.
     let contents: Vec<&[u8]> = match kind % 4 {
         0 => vec![input],
         parts => input.chunks(1 + input.len() / usize::from(parts + 1)).collect(),
     };
-    let parsed: Vec<_> = contents.iter().map(|content| parse(content)).collect();
-    let bytes = wrap(&contents, &parsed);
+    let parsed: Vec<_> = contents.iter().map(|content| parse(content, taken)).collect();
+    let bytes = wrap(&contents, &parsed, taken);
     match parsed.iter().position(Result::is_err) {
         None => {
             let blocks = read(&bytes).expect("all records are good");
@@ -54,9 +60,10 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn parse(content: &[u8]) -> Result<Records, Malformed> {
-    let mut records = Records::new(NOW);
-    let until = records.until();
+/// The records of a block, with the ages that they have in a snapshot of this time.
+fn parse(content: &[u8], taken: Timestamp) -> Result<Records, Malformed> {
+    let mut records = Records::new(taken);
+    let until = records.until().saturating_sub(taken.secs_since(NOW));
     records.read(until, |bytes| {
         bytes.extend_from_slice(content);
         Ok::<_, Malformed>(())
@@ -65,10 +72,10 @@ fn parse(content: &[u8]) -> Result<Records, Malformed> {
 }
 
 /// A snapshot of such blocks, with checksums that fit, and counts that do where there is anything to count.
-fn wrap(contents: &[&[u8]], parsed: &[Result<Records, Malformed>]) -> Vec<u8> {
+fn wrap(contents: &[&[u8]], parsed: &[Result<Records, Malformed>], taken: Timestamp) -> Vec<u8> {
     let mut bytes = b"swarmsnp\x01\0\0\0\0\0\0\0".to_vec();
     bytes.extend(ID);
-    bytes.extend(NOW.as_secs().to_le_bytes());
+    bytes.extend(taken.as_secs().to_le_bytes());
     bytes.resize(HEADER - 4, 0);
     let mut chain = crc32c::crc32c(&bytes);
     bytes.extend(chain.to_le_bytes());
@@ -77,7 +84,7 @@ fn wrap(contents: &[&[u8]], parsed: &[Result<Records, Malformed>]) -> Vec<u8> {
         let found = parsed.as_ref().map_or(0, Records::swarms);
         swarms += u64::from(found);
         peers += parsed.as_ref().map_or(0, Records::peers);
-        let until = Records::new(NOW).until().as_secs();
+        let until = Records::new(taken).until().as_secs();
         let checksum = crc32c::crc32c(content);
         let numbers = [content.len() as u64, until, found.into()];
         chain = header(&mut bytes, chain, (*b"blok", n as u32), numbers, checksum);
@@ -125,7 +132,7 @@ fn read(bytes: &[u8]) -> Option<Vec<Records>> {
     let summary = reader.summary();
     assert_eq!(summary.bytes, bytes.len() as u64);
     let (mut blocks, mut records) = (Vec::new(), Records::new(NOW));
-    while reader.next(&mut records, summary.taken).expect("it was looked at") {
+    while reader.next(&mut records, NOW).expect("it was looked at") {
         blocks.push(records.clone());
     }
     assert_eq!(blocks.iter().map(|block| u64::from(block.swarms())).sum::<u64>(), summary.records);
