@@ -60,11 +60,22 @@ pub fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "seedkeep", &mut completions);
             io::stdout().write_all(&completions).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
-        Command::Man { folder } => clap_mangen::generate_to(Cli::command(), &folder)
+        Command::Man { folder } => clap_mangen::generate_to(for_pages(Cli::command()), &folder)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("{}: {error}", folder.display()).into()),
     };
     swarmkeep_bittorrent::programs::end("seedkeep", done)
+}
+
+/// The command line for manual pages. By itself, their synopsis names options without their values.
+fn for_pages(command: clap::Command) -> clap::Command {
+    fn with_usage(mut command: clap::Command) -> clap::Command {
+        let usage = command.render_usage().to_string();
+        command.override_usage(usage.trim_start_matches("Usage: ").to_owned()).mut_subcommands(with_usage)
+    }
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    with_usage(command)
 }
 
 /// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.
