@@ -185,10 +185,10 @@ impl Server {
         let ended = tokio::select! {
             () = stop => None,
             ended = tasks.join_next() => ended,
-            never = sweep_for_ever(repository, rules, &metrics, sweep_period, now) => match never {},
+            never = sweep_for_ever(repository, rules.clone(), &metrics, sweep_period, now) => match never {},
             never = keeper.keep() => match never {},
             never = follow_clock(&ids, &metrics) => match never {},
-            never = care(guard.as_ref().map(|guard| &*guard.0), &ids) => match never {},
+            never = care(guard.as_ref().map(|guard| &*guard.0), &ids, &rules) => match never {},
         };
         if let Some(guard) = &guard {
             guard.0.stop();
@@ -305,9 +305,9 @@ async fn follow_clock(ids: &ConnectionIds, metrics: &Metrics) -> Infallible {
 }
 
 /// For ever: maintains the way past the sockets, if there is one.
-async fn care(attachment: Option<&Attachment>, ids: &ConnectionIds) -> Infallible {
+async fn care(attachment: Option<&Attachment>, ids: &ConnectionIds, rules: &LiveRules) -> Infallible {
     match attachment {
-        Some(attachment) => attachment.care(ids).await,
+        Some(attachment) => attachment.care(ids, rules).await,
         None => pending().await,
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     clock::now,
     families::addresses,
     metrics::XdpStatus,
+    rules::LiveRules,
     udp::{ConnectionIds, FrameFront, Front, Listener},
 };
 pub use swarmkeep_xdp::Mode as XdpMode;
@@ -151,7 +152,7 @@ impl Attachment {
     }
 
     /// For ever: follows the time and the addresses of the interface.
-    pub(crate) async fn care(&self, ids: &ConnectionIds) -> Infallible {
+    pub(crate) async fn care(&self, ids: &ConnectionIds, rules: &LiveRules) -> Infallible {
         let mut times = interval(EVERY);
         times.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut known = usize::MAX;
@@ -161,7 +162,12 @@ impl Attachment {
                 continue;
             };
             if self.connects {
-                attached.set_keys(ids.at(now()).keys());
+                let mut keys = ids.at(now()).keys();
+                // The program does not know the networks that are refused.
+                if rules.now().refused.as_ref().is_some_and(|refused| refused.list().len() > 0) {
+                    keys.tick = 0;
+                }
+                attached.set_keys(keys);
             }
             if time > 0 {
                 continue;

@@ -162,7 +162,7 @@ pub struct Attached {
 /// The time and the keys of connection ids: a key for this hour, and one for the next.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectKeys {
-    /// The time in steps of 8 seconds.
+    /// The time in steps of 8 seconds; 0 if the program is to answer no connects.
     pub tick: u64,
     /// The key of the even hour, then the key of the odd hour. An hour has 450 steps.
     pub keys: [[u64; 2]; 2],

@@ -8,11 +8,13 @@ use swarmkeep_store_tests::{
     tests, until, with,
 };
 use swarmkeep_tests::{
-    Tracker, build, listening,
+    Folder, Tracker, build, listening,
     net::{A_WIRE, Namespace, Wire, ip, program_that_passes_all},
     udp::{CONNECT, Client},
 };
-use swarmkeep_tracker::{Error, Kind, LocalPeers, Server, Xdp, XdpMode, XdpStatus};
+use swarmkeep_tracker::{
+    Error, Kind, LocalPeers, NetworkList, Reason, Rules, Server, Xdp, XdpMode, XdpStatus,
+};
 
 pub(crate) fn tests() -> Vec<Trial> {
     tests! {
@@ -21,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             a_program_answers_connects_with_ids_that_the_tracker_recognises,
             an_interface_may_go_down_and_up_have_another_name_and_go,
             an_unknown_neighbour_and_another_way_back_pass,
+            connects_of_refused_networks_get_no_answer,
             the_best_mode_that_works_is_used;
         [A_WIRE[0], A_WIRE[1], ETHTOOL]: queues_may_come_but_not_go
     }
@@ -119,8 +122,35 @@ fn a_program_answers_connects_with_ids_that_the_tracker_recognises() {
         let before = (past_sockets(&tracker), connects(&tracker));
         (0..10).for_each(|_| wire.udp_answers());
         assert_eq!((past_sockets(&tracker), connects(&tracker)), (before.0 + 20, before.1 + 20), "{mode}");
-        assert_eq!(tracker.control.metrics.counts().udp.refused(swarmkeep_tracker::Reason::NotConnected), 0);
+        assert_eq!(tracker.control.metrics.counts().udp.refused(Reason::NotConnected), 0);
     }
+}
+
+fn connects_of_refused_networks_get_no_answer() {
+    let (wire, folder) = (Wire::new(1), Folder::empty());
+    let tracker = tracker(&wire, xdp("s", XdpMode::Generic, Some(true)));
+    until_it_answers(&wire, &tracker);
+    let refuse = |networks: &str| {
+        let list = NetworkList::load((), folder.write("networks", networks)).expect("a good list");
+        tracker.control.rules.replace(with(Rules::new(), |rules| {
+            (rules.local_peers, rules.refused) = (LocalPeers::Take, Some(list));
+        }));
+    };
+    refuse("10.9.0.3\n");
+    let (stranger, mut other) =
+        (wire.udp_client("10.9.0.3", "10.9.0.1"), wire.udp_client("10.9.0.2", "10.9.0.1"));
+    until("the tracker refuses its connects", || {
+        stranger.send(&CONNECT);
+        tracker.control.metrics.counts().udp.refused(Reason::RefusedAddress) > 0
+    });
+    let before = past_sockets(&tracker);
+    other.connect();
+    assert_eq!(past_sockets(&tracker), before);
+    refuse("");
+    until("the program answers again", || {
+        other.connect();
+        past_sockets(&tracker) > before
+    });
 }
 
 fn an_interface_may_go_down_and_up_have_another_name_and_go() {

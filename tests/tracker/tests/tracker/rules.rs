@@ -248,10 +248,13 @@ fn networks_are_refused_and_admitted_again_while_the_tracker_runs() {
     }));
     let refused = || tracker.control.metrics.counts().udp.refused(Reason::RefusedAddress);
     let stranger = Client::at([127, 0, 0, 2].into(), tracker.udp[0]);
-    stranger.send(&ConnectRequest { transaction_id: TransactionId(7) }.to_bytes());
-    until("it is refused", || refused() == 1);
     stranger.socket.set_nonblocking(true).expect("a socket");
-    assert!(stranger.socket.recv(&mut [0; 2048]).is_err());
+    let connect = ConnectRequest { transaction_id: TransactionId(7) }.to_bytes();
+    for (n, packet) in [&connect[..], &announce(ConnectionId(7)).to_vec()[..]].into_iter().enumerate() {
+        stranger.send(packet);
+        until("it is refused", || refused() == n as u64 + 1);
+        assert!(stranger.socket.recv(&mut [0; 2048]).is_err());
+    }
     Client::of(tracker.udp[0]).connected();
 
     let over_http = |from: [u8; 4], header: &str, path: &str| {

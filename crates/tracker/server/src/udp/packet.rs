@@ -54,7 +54,8 @@ impl BatchContext<'_> {
                 return PacketOutcome::Nothing;
             }
         };
-        if !self.ids.recognise(connection_id, source.ip()) {
+        // A network that is refused gets no error either.
+        if !self.ids.recognise(connection_id, source.ip()) && !self.rules.refuses(source.ip()) {
             // It does not count for the rate: the address may be forged.
             return PacketOutcome::Refused(transaction_id, Refusal::NotConnected);
         }
