@@ -50,7 +50,8 @@ pub(crate) struct Redis {
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = REDIS)]
     redis_node: Option<String>,
 
-    /// Time after which a request to a slow or lost server fails, from 10ms to 4s; see when-unavailable.
+    /// Time after which a request to a slow or lost server fails, from 10ms to 4s (units ms, s); see
+    /// when-unavailable.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = patience, help_heading = REDIS)]
     redis_patience: Duration,
 }
@@ -183,7 +184,7 @@ impl fmt::Debug for Url {
 /// A time from 10 ms to 4 s: the tracker waits for 5 seconds for any store.
 fn patience(text: &str) -> Result<Duration, String> {
     let allowed = units::time(text).ok().filter(|time| (10..=4000).contains(&time.as_millis()));
-    allowed.ok_or_else(|| "expected a time from 10ms to 4s".into())
+    allowed.ok_or_else(|| "expected a time from 10ms to 4s; units are ms, s".into())
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "NAME", default_value = "packed", value_parser = repository(), help_heading = STORE)]
     pub(crate) repository: StoreChoice,
 
-    /// Time that a peer is kept after its last announce, such as 2700, 45m, 1h30m or 1d.
+    /// Time that a peer is kept after its last announce, such as 2700, 45m, 1h30m or 1d (units s, m, h, d).
     #[arg(long, value_name = "TIME", default_value = "45m", value_parser = seconds, help_heading = STORE)]
     pub(crate) lifetime: u32,
 

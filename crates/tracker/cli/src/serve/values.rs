@@ -69,7 +69,8 @@ pub(super) fn id_lifetime(text: &str) -> Result<u32, String> {
     let is_allowed = |secs: &u32| {
         (ConnectionIds::LIFETIME_SECS..=ConnectionIds::LONGEST_LIFETIME_SECS).contains(&u64::from(*secs))
     };
-    seconds(text).ok().filter(is_allowed).ok_or_else(|| "expected a time from 2m to 16m".into())
+    let allowed = seconds(text).ok().filter(is_allowed);
+    allowed.ok_or_else(|| "expected a time from 2m to 16m; units are s, m".into())
 }
 
 /// A number of bytes of memory.
