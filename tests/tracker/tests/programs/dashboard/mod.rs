@@ -320,8 +320,10 @@ fn the_name_in_a_shared_store_is_shown_and_the_time_since_it_answered() {
     server.kill();
     browser.wait("for how long it has not", &format!("return {store}.startsWith('silent for ')"));
     assert_eq!(browser.text("tile-torrents-more"), "store out of reach");
+    assert_eq!(browser.text("state"), "Live, with a fault");
     server.restart().expect("it starts");
     browser.wait("that it answers again", &format!("return {store} === 'answers'"));
+    assert_eq!(browser.text("state"), "Live");
 }
 
 /// Asserts that the console is empty, and that no request went to another host.
