@@ -25,9 +25,9 @@ use swarmkeep::{
     TorrentRepository, TorrentRepositoryExt, Totals,
 };
 
-use crate::Subject;
 pub use crate::common::hash;
 pub(crate) use crate::common::within;
+use crate::{Subject, histories::InBatches};
 
 /// The lifetime of peers in the stores of cases, in seconds.
 pub const LIFETIME: u64 = 1800;
@@ -315,7 +315,7 @@ fn room_for(announce: &Announce) -> usize {
 
 impl Store {
     pub(crate) fn to_async(&self) -> Arc<dyn AsyncTorrentRepository> {
-        Arc::new(Immediate(self.repository.clone()))
+        Arc::new(Immediate(InBatches(self.repository.clone())))
     }
 
     /// Announces at the start of the story.

@@ -4,8 +4,7 @@ crate::faults! {
     /// One fault of a store.
     for_each_fault:
 
-    /// Looks up a swarm, releases the lock, and then inserts a new swarm even if another call has inserted
-    /// one meanwhile.
+    /// Looks up a swarm, releases the lock, and inserts a new one even if another call has done so by then.
     get_then_insert GetThenInsert => calls_of_several_threads_have_an_order;
     /// Collects empty swarms, releases the lock, and removes them without a second check.
     sweep_drops_a_swarm_being_filled SweepDropsFilling => calls_of_several_threads_have_an_order;
@@ -16,8 +15,7 @@ crate::faults! {
     batch_in_two_steps BatchInTwoSteps => calls_of_several_threads_have_an_order;
     /// Removes a known peer and inserts it again in two steps.
     announce_in_two_steps AnnounceInTwoSteps => calls_of_several_threads_have_an_order;
-    /// Copies the leechers of a swarm, releases the lock, and writes the copy back with the announcing peer
-    /// added.
+    /// Copies the leechers of a swarm, releases the lock, adds the announcing peer, and writes the copy back.
     copy_of_a_swarm_put_back CopyPutBack => calls_of_several_threads_have_an_order;
     /// Reads the totals, releases the lock, and writes them back with its own change added.
     totals_in_two_steps TotalsInTwoSteps => calls_of_several_threads_have_an_order;
@@ -105,15 +103,13 @@ crate::faults! {
     roles_not_weighted_by_number RolesNotWeighted => selection_stays_fair_when_a_swarm_has_shrunk;
     /// Selects the first peers of a small swarm.
     small_swarms_in_order SmallInOrder => selection_is_fair_in_a_swarm_of_2;
-    /// Keeps a large swarm in segments, each twice as long as the one before, and draws every segment equally
-    /// often.
+    /// Keeps a large swarm in segments, each twice as long as the last, and draws each equally often.
     segments_not_weighted_by_length SegmentsNotWeighted => selection_is_fair_in_any_swarm;
     /// Draws a number of 16 bits.
     draw_of_16_bits DrawOf16Bits => selection_is_fair_in_a_swarm_of_100_000;
     /// For a seeder, draws one of all peers and starts at the next leecher.
     seeder_goes_on_to_a_leecher SeederGoesOn => selection_is_fair_in_any_swarm;
-    /// Draws one place in both families together, so that the window of the other family begins at its first
-    /// peer.
+    /// Draws one place in both families together: the window of the other family begins at its first peer.
     one_draw_for_both_families OneDrawForBoth => selection_is_fair_in_any_swarm;
     /// Starts the selection at a place that depends on the info hash.
     selection_by_info_hash SelectionByInfoHash => selection_follows_the_callers_randomness_whatever_clients_choose;
@@ -190,8 +186,7 @@ crate::faults! {
     details_not_declared DetailsNotDeclared => peer_details_are_kept_or_absent_as_declared;
     /// Removes peers that are exactly as old as the lifetime.
     expiry_off_by_one ExpiresEarly => a_peer_is_never_swept_while_it_is_no_older_than_the_lifetime;
-    /// Stores the beginning of a tick of its clock as the time of an announce, so that peers expire up to a
-    /// tick early.
+    /// Stores the start of a tick of its clock as the time of an announce: peers expire up to a tick early.
     ages_rounded_older AgesRoundedOlder => a_peer_is_never_swept_while_it_is_no_older_than_the_lifetime;
     /// Removes peers ten seconds late, and declares a clock of whole seconds.
     expiry_late ExpiresLate => a_peer_is_swept_once_its_age_exceeds_the_lifetime_by_the_clock_resolution;
@@ -202,8 +197,7 @@ crate::faults! {
     /// When a peer announces, moves the base of the times of the swarm without adjusting the times of the
     /// other peers.
     base_moves_alone BaseMovesAlone => missing_sweeps_make_no_expired_peer_young;
-    /// When a peer announces, moves the base of the times of the swarm, and sets the times of the other peers
-    /// to the new base.
+    /// When a peer announces, moves the base of the times of the swarm, and sets all other times to it.
     ages_lost_with_the_base AgesLostWithTheBase => ages_stay_true_while_others_announce;
     /// Never lists a peer as older than the lifetime and a seventh of it.
     ages_end_after_a_lifetime AgesEnd => peers_that_no_sweep_removes_grow_old_and_are_not_imported;
@@ -255,8 +249,7 @@ crate::faults! {
     swarm_taken_out_while_asked_about TakenOutWhileAsked => a_panic_in_the_callers_predicate_leaves_the_store_usable;
     /// Reads the counts of a swarm, releases the lock, and then removes the swarm.
     remove_in_two_steps RemoveInTwoSteps => calls_of_several_threads_have_an_order;
-    /// Looks up the position of a swarm, releases the lock, and removes the swarm that is at that position by
-    /// then.
+    /// Looks up the position of a swarm, releases the lock, and removes the swarm that is there by then.
     remove_by_position RemoveByPosition => calls_of_several_threads_have_an_order;
     /// Calls the predicate with the lock held.
     predicate_under_the_lock PredicateUnderLock => a_predicate_is_called_without_a_lock_held;
@@ -286,8 +279,7 @@ crate::faults! {
     byte_evictions_not_counted ByteEvictionsNotCounted => max_bytes_is_kept_under_any_flood;
     /// Evicts the announcing peer when its swarm exceeds the limit of bytes.
     bytes_drop_the_announcer BytesDropAnnouncer => a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest;
-    /// Evicts the peers that announced most recently, except the announcing peer, when a swarm exceeds the
-    /// limit of bytes.
+    /// Evicts the latest peers, except the announcing one, when a swarm exceeds the limit of bytes.
     bytes_drop_the_freshest BytesDropFreshest => a_swarm_that_outgrows_max_bytes_keeps_its_announcers_and_its_freshest;
     /// Evicts populated swarms first at the limit of bytes.
     bytes_drop_the_populated BytesDropPopulated => a_flood_displaces_itself_where_bytes_are_limited;
@@ -331,8 +323,7 @@ crate::faults! {
     endpoint_evictions_not_counted EndpointEvictionsNotCounted => max_endpoints_per_address_is_kept_and_the_announcer_stays;
     /// Replaces the endpoint of an address that announced most recently.
     freshest_endpoint_dropped FreshestEndpointDropped => an_address_displaces_its_own_endpoint_that_announced_least_recently;
-    /// Evicts the peer of any address that announced least recently for a new endpoint of an address at its
-    /// limit.
+    /// For a new endpoint of an address at its limit, evicts the oldest peer of any address.
     endpoint_displaces_others EndpointDisplacesOthers => an_address_displaces_its_own_endpoint_that_announced_least_recently;
     /// In a full swarm, evicts the peer that announced least recently as well as one of the address.
     endpoint_goes_for_each_limit EndpointForEachLimit => an_address_at_its_limit_displaces_only_itself_in_a_full_swarm;
@@ -398,8 +389,7 @@ crate::faults! {
     add_downloads_creates_a_swarm AddDownloadsCreates => add_downloads_adds_what_was_counted_earlier;
     /// An export continues at a number of swarms, even if swarms before it were removed.
     export_by_position ExportByPosition => swarms_that_stay_are_exported_while_others_come_and_go;
-    /// Reads the seeders of a swarm and then its leechers, so that it misses peers that change their role in
-    /// between.
+    /// Reads the seeders of a swarm, then its leechers, and misses peers that change their role in between.
     export_of_seeders_first ExportSeedersFirst => peers_that_stay_are_exported_whatever_moves_around_them;
     /// Reads the peers of a swarm by position.
     export_of_peers_by_position ExportPeersByPosition => peers_that_stay_are_exported_whatever_moves_around_them;
@@ -444,8 +434,7 @@ crate::faults! {
     import_ignores_limits ImportIgnoresLimits => import_keeps_to_limits_and_displaces_nobody;
     /// Evicts swarms to make room for imported ones.
     import_displaces_others ImportDisplaces => import_keeps_to_limits_and_displaces_nobody;
-    /// Reads which peers exist, releases the lock, and then imports all others, even if they have announced
-    /// meanwhile.
+    /// Reads which peers exist, releases the lock, and imports all others, even if they announced by then.
     import_in_two_steps ImportInTwoSteps => announces_survive_imports_and_stay_as_they_were_made;
     /// Reads the counts of an answer at another moment than its peers.
     counts_of_another_moment CountsOfAnotherMoment => calls_of_several_threads_have_an_order;
@@ -517,7 +506,6 @@ crate::faults! {
     budget_of_removed_peers BudgetOfRemoved => a_step_of_a_sweep_visits_about_its_budget;
     /// Loses an IPv6 peer that completes in a swarm of three.
     loss_on_a_rare_occasion RareLoss => random_stories_go_as_with_the_model;
-    /// Numbers the incarnations of a swarm with 3 bits, and treats the peers of the eighth as left over from
-    /// an earlier one.
+    /// Numbers the incarnations of a swarm with 3 bits, and takes peers of the eighth for left-over ones.
     lives_of_3_bits LivesOf3Bits => long_random_stories_go_as_with_the_model;
 }

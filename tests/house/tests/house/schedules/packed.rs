@@ -13,7 +13,7 @@ use swarmkeep::{
     PeerBuffer, RepositoryConfig, Request, Retention, SplitMix64, Timestamp, TorrentRepository,
     TorrentRepositoryExt as _, Totals,
 };
-use swarmkeep_conformance::histories::{self, Program};
+use swarmkeep_conformance::histories::{self, InBatches, Program};
 
 use super::{
     HASH, NOW, announce, announces_against_removals, announces_against_remove, two_sweepers_share_one_pass,
@@ -54,7 +54,7 @@ fn calls_have_an_order(bystanders: u32) {
         }
     };
     let empty = swept();
-    let called: Arc<dyn AsyncTorrentRepository> = Arc::new(Immediate(store.clone()));
+    let called: Arc<dyn AsyncTorrentRepository> = Arc::new(Immediate(InBatches(store.clone())));
     let clock = Arc::new(AtomicU64::new(0));
     let run = move |program: Program| program.run(&|| called.clone(), &clock);
     let seed = thread_rng().gen_range(0..1 << 30);
