@@ -103,8 +103,7 @@ pub(crate) fn swarms_per_shard(store: &Store, swarms: u64) -> f64 {
     }
 }
 
-/// Returns seconds at which stories begin, which together cover all phases of a tick of the clock, or many of
-/// them.
+/// Returns seconds at which stories begin, which together cover all phases of a tick of the clock, or many.
 pub(crate) fn phases(resolution: u64) -> impl Iterator<Item = u64> {
     let more = (1..=8).map(move |n| n * (resolution / 8)).filter(|&phase| phase > 20);
     (0..=20.min(resolution + 9)).chain(more)

@@ -13,8 +13,7 @@ use std::{
 
 pub use crate::common::SetOnDrop;
 
-/// The work of a race. It continues until the other side has had its turns too, however the machine schedules
-/// the threads.
+/// The work of a race. It goes on until the other side has had its turns too, however threads are scheduled.
 pub(crate) struct Rounds<'a> {
     background: &'a AtomicU64,
     least: u32,

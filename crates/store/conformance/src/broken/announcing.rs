@@ -272,8 +272,7 @@ impl Broken {
             Fault::TotalsDrift if announced.changes.contains(Changes::PROMOTED) => {
                 self.drift.fetch_add(1, SeqCst);
             }
-            // Not while a test fills the swarm: these walks would take longer than all the other faults
-            // together.
+            // Not while a test fills the swarm: these walks would take longer than all other faults.
             Fault::CountsByWalking if !announced.changes.contains(Changes::JOINED) => {
                 let swarm = &state.swarms[&torrent];
                 hint::black_box(swarm.peers.values().filter(|peer| peer.role.is_seeder()).count());
@@ -295,8 +294,7 @@ impl Broken {
         announced.stats.incomplete += self.ghosts(&torrent);
     }
 
-    /// Returns the known info hash that begins with the same bytes, if the fault confuses them; otherwise
-    /// this one.
+    /// Returns the known info hash that begins with the same bytes, if the fault confuses them, or this one.
     pub(super) fn known_as(&self, info_hash: &InfoHash) -> InfoHash {
         if !self.is(Fault::InfoHashesOf16Bytes) {
             return *info_hash;

@@ -154,8 +154,7 @@ impl Broken {
         }
     }
 
-    /// Does an announce that counts the endpoints of its address under one hold of the lock and joins under
-    /// another.
+    /// Does an announce that counts the endpoints of its address, releases the lock, and then joins.
     pub(super) fn announce_beyond_the_endpoints(&self, told: &Announce, now: Timestamp) -> Announced {
         let (limits, full) = {
             let state = self.state();

@@ -228,8 +228,7 @@ impl Broken {
         });
     }
 
-    /// Collects swarms and peers under the lock, and removes them under another hold of it without a second
-    /// check.
+    /// Collects swarms and peers under the lock, and removes them unchecked under another hold of it.
     fn sweep_in_two_holds(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         if self.is(Fault::SweepDropsFilling) {
             let is_empty = |swarm: &Swarm| swarm.peers.is_empty();

@@ -79,8 +79,7 @@ fn batch() -> BoxedStrategy<Batch> {
     .boxed()
 }
 
-/// Fills a swarm far beyond the size of small ones and empties it again except a few peers, with other
-/// announces in between.
+/// Fills a swarm far beyond the size of small ones and empties it but for a few peers, among other announces.
 fn tide() -> impl Strategy<Value = Vec<Option<TestRequest>>> {
     let flood =
         (0..TORRENTS, 60..160_u8, any::<bool>(), 0..3_u8).prop_map(|(torrent, size, seeder, stay)| {
@@ -260,8 +259,7 @@ impl World {
 }
 
 impl TestRequest {
-    /// Returns the announce as a request. If it was used before, it contains an earlier answer and earlier
-    /// peers.
+    /// Returns the announce as a request. If it was used before, it has an earlier answer and its peers.
     fn request<'a>(&self, bytes: &'a mut AnswerBytes) -> Request<'a> {
         let mut request = Request::new(self.announce.announce(), bytes.buffer());
         if self.used {
@@ -273,8 +271,7 @@ impl TestRequest {
     }
 }
 
-/// The announces before the first one that draws are done, and every announce that has an answer has taken
-/// effect.
+/// The announces before the first one that draws are done, and so is every announce that has an answer.
 pub(crate) fn a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done(subject: &dyn Subject) {
     let crowd = hash(1);
     // One announce with a choice, at several positions among announces that want no peers; and all announces

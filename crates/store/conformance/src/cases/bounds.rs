@@ -166,8 +166,7 @@ impl WatchedStore {
         self.store.assert_consistent();
     }
 
-    /// Returns the numbers of a flood: more than any store has room for, because a peer takes at least two
-    /// bytes.
+    /// Returns the numbers of a flood: more than any store has room for, as a peer takes two bytes or more.
     pub(super) const fn numbers(&self) -> Range<u64> {
         0..self.most / 2
     }

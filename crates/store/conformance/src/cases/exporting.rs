@@ -135,8 +135,7 @@ pub(crate) fn an_export_reads_every_swarm_with_its_peers_roles_times_and_downloa
     assert!(done.is_complete() && done.records().is_empty(), "there is nothing behind the end");
 }
 
-/// The caller of an export may have another clock than the callers of announces. The latest time given
-/// counts.
+/// The caller of an export may have another clock than the callers of announces. The latest time counts.
 pub(crate) fn an_export_at_an_earlier_time_shows_times_as_they_are(subject: &dyn Subject) {
     let store = build(subject);
     for n in 0..40 {
@@ -557,8 +556,7 @@ pub(crate) fn import_keeps_to_limits_and_displaces_nobody(subject: &dyn Subject)
     }
 }
 
-/// To the oracle and back: roles, downloads, and ages, which are rounded younger by at most the coarser
-/// clock.
+/// To the oracle and back: roles, downloads, and ages, which get younger by at most the coarser clock.
 pub(crate) fn what_one_store_exports_another_imports(subject: &dyn Subject) {
     let store = build(subject);
     let oracle_of_same: &dyn Subject = &Model::new;

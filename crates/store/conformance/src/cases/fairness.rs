@@ -79,8 +79,7 @@ pub(crate) fn selection_is_fair_in_a_swarm_of_100_000(subject: &dyn Subject) {
     assert_fair(&store, (0, leecher(torrent, v4(50_001)).want(1000)), 98, 0);
 }
 
-/// After peers have left, come back and changed roles: the places that they left must not make other peers
-/// more likely.
+/// After peers have left, come back and changed roles: the places that they left make no peer more likely.
 pub(crate) fn selection_stays_fair_when_a_swarm_has_shrunk(subject: &dyn Subject) {
     let (store, torrent) = quarter_seeders(subject, 2000);
     store.fill(0, (1..=2000).filter(|n| n % 16 != 0 && *n > 40).map(|n| stopped(torrent, v4(n))));

@@ -409,8 +409,7 @@ pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn
     let is_let_in = |now| {
         store.fill(now, (1..=PEERS).map(|n| leecher(torrent, v4(n))));
         let (later, started, done) = (now + 2 * LIFETIME, AtomicU32::new(0), AtomicBool::new(false));
-        // Each sleeps between its announces: a thread that wakes up may run before the sweep, on one core
-        // too.
+        // Each sleeps between its announces: a thread that wakes up may run before the sweep on one core.
         let announcer = || {
             let (mut rng, mut others) = (SplitMix64::new(1), Vec::new());
             while !done.load(SeqCst) {

@@ -52,8 +52,7 @@ pub(crate) fn refreshes_survive_sweeps_of_expired_peers(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// With evictions at a limit, each announced peer is either in the store or counted as evicted, and the
-/// limits hold.
+/// Each announced peer is either in the store or counted as evicted, and the limits hold.
 pub(crate) fn announces_survive_evictions_of_others(subject: &dyn Subject) {
     let limits = BoundedBy::SWARMS | BoundedBy::PEERS_PER_SWARM;
     let config = config().max_swarms(500).max_peers_per_swarm(40);
@@ -79,8 +78,7 @@ pub(crate) fn announces_survive_evictions_of_others(subject: &dyn Subject) {
     store.assert_consistent();
 }
 
-/// Threads announce endpoints of the same address to the same swarms, among peers with addresses of their
-/// own.
+/// Threads announce endpoints of one address to the same swarms, among peers with addresses of their own.
 pub(crate) fn racing_endpoints_of_one_address_keep_to_its_limit(subject: &dyn Subject) {
     const MOST: usize = 3;
     const TORRENTS: u32 = 4;

@@ -39,8 +39,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Returns the peer as it is listed when `latest` is the latest time given. The time shown is never
-    /// later.
+    /// Returns the peer as it is listed when `latest` is the latest time given, and with no later time.
     pub(crate) fn record(&self, endpoint: Endpoint, latest: Timestamp) -> PeerRecord {
         let last_announce = self.last_announce.min(latest);
         PeerRecord { endpoint, role: self.role, last_announce, details: self.details }
@@ -277,8 +276,7 @@ impl Eligible<'_> {
         *self.leechers.get(index).unwrap_or_else(|| &self.seeders[index - self.leechers.len()])
     }
 
-    /// Selects `count` of the peers: all, or a window at a random place of the row, which is closed to a
-    /// ring.
+    /// Selects `count` of the peers: all, or a window at a random place of the row, which is a ring.
     pub(super) fn draw(&self, count: usize, rng: &mut dyn Random, mut take: impl FnMut(Endpoint)) {
         // No random number is drawn if there is no choice.
         let start = if 0 < count && count < self.len() { rng.below(self.len()) } else { 0 };
