@@ -26,9 +26,8 @@ use swarmkeep_metainfo::{
 use tempfile::Builder;
 
 use crate::{
-    refuse,
+    parsed, refuse,
     store::{bar, counted, print_json, say},
-    units,
 };
 
 const DETAILS: &str = "\
@@ -116,12 +115,12 @@ pub(crate) struct Args {
     source: Option<String>,
 
     /// The date of the torrent, in seconds since 1970 (`date +%s`).
-    #[arg(long, value_name = "SECONDS", value_parser = units::number::<i64>)]
+    #[arg(long, value_name = "SECONDS", value_parser = parsed::<i64>)]
     date: Option<i64>,
 
     /// The number of threads that read and hash. By default one per core. One thread reads a rotating disk
     /// fastest.
-    #[arg(long, value_name = "N", value_parser = units::number::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", value_parser = parsed::<NonZeroUsize>)]
     threads: Option<NonZeroUsize>,
 
     /// Also print the magnet link.

@@ -1,14 +1,17 @@
 //! The `seedkeep` program as a library.
 
 use std::{
+    fmt::Display,
     io::{self, Write as _},
     path::PathBuf,
     process::{self, ExitCode},
+    str::FromStr,
 };
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use swarmkeep_bittorrent::{in_words, programs};
 
 mod cache;
 mod create;
@@ -17,7 +20,6 @@ mod news;
 mod peer;
 mod seed;
 mod store;
-mod units;
 
 /// Make, seed and fetch torrents, and keep their content on a store that survives a crash at any moment.
 #[derive(Parser)]
@@ -64,7 +66,12 @@ pub fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("{}: {error}", folder.display()).into()),
     };
-    swarmkeep_bittorrent::programs::end("seedkeep", done)
+    programs::end("seedkeep", done)
+}
+
+/// The value of an option, or the error of its parser in words.
+fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| in_words(&error))
 }
 
 /// The command line for manual pages. By itself, their synopsis names options without their values.
@@ -80,7 +87,7 @@ fn for_pages(command: clap::Command) -> clap::Command {
 
 /// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.
 fn refuse(message: String) -> ! {
-    eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&message));
+    eprintln!("seedkeep: {}", in_words(&message));
     process::exit(2)
 }
 

@@ -30,8 +30,8 @@ use crate::{
     cache::Cache,
     kept::TorrentStore,
     news::{News, short},
+    parsed,
     store::{ManyFiles, TorrentFiles, counted, of_pieces, opened::Access, read_torrent, say},
-    units,
 };
 
 /// The exit code of a program that is stopped before everything is fetched.
@@ -83,11 +83,11 @@ pub(crate) struct Sharing {
 
     /// The addresses to listen at, of one or both families. [default: port 6881 of every address, or any port
     /// if that is taken]
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parsed::<SocketAddr>)]
     listen: Vec<SocketAddr>,
 
     /// The address of a peer, in addition to those from trackers and other peers.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::address)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parsed::<SocketAddr>)]
     peer: Vec<SocketAddr>,
 
     /// The URL of a tracker for every torrent, in addition to its own, but not for a private one that names
@@ -108,15 +108,15 @@ pub(crate) struct Sharing {
 
     /// The most seconds until a fetched piece is durable. A crash can lose these pieces. With more seconds,
     /// more blocks of a store are written whole.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = units::number::<NonZero<u64>>)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parsed::<NonZero<u64>>)]
     write_within: NonZero<u64>,
 
     /// The most connections in all: at most three quarters incoming, and at most three quarters outgoing.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = units::number::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = parsed::<usize>)]
     connections: usize,
 
     /// The number of peers per torrent that receive blocks at a time.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = units::number::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = parsed::<usize>)]
     slots: usize,
 
     #[command(flatten)]

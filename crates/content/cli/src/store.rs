@@ -3,16 +3,13 @@
 use std::{
     error::Error,
     fs::File,
-    io::{self, BufWriter, IsTerminal, Read, Write},
+    io::{self, BufWriter, Read, Write},
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Duration,
 };
 
 use clap::Subcommand;
-use indicatif::{ProgressBar, ProgressStyle};
-use swarmkeep_bittorrent::programs::BAR;
-pub(crate) use swarmkeep_bittorrent::{counted, say};
+pub(crate) use swarmkeep_bittorrent::{counted, programs::bar, say};
 use swarmkeep_content::files::HIDDEN;
 use swarmkeep_metainfo::{Info, Metainfo};
 
@@ -214,17 +211,6 @@ pub(crate) fn torrents_and_data(paths: &[PathBuf]) -> Result<(Vec<&Path>, Option
         return Err(format!("{}: one file or folder has the content of all torrents", second.display()));
     }
     Ok((torrents.into_iter().map(|(_, path)| path).collect(), data.first().map(|(_, path)| *path)))
-}
-
-/// A bar over bytes; hidden where stderr is no terminal.
-pub(crate) fn bar(bytes: u64) -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template(BAR);
-    let bar = ProgressBar::new(bytes).with_style(style.expect("a valid template"));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 /// Bytes of torrents. A damaged image may claim more than 2⁶⁴.

@@ -135,10 +135,7 @@ macro_rules! compact {
 compact!(CompactV4, V4, 6, Ipv4Addr, 4);
 compact!(CompactV6, V6, 18, Ipv6Addr, 16);
 
-/// Reads the compact form of BEP 23.
-///
-/// # Errors
-/// [`Error::PortZero`] if the port is 0.
+/// Reads the compact form of BEP 23; [`Error::PortZero`] if the port is 0.
 impl TryFrom<[u8; 6]> for CompactV4 {
     type Error = Error;
 
@@ -147,10 +144,7 @@ impl TryFrom<[u8; 6]> for CompactV4 {
     }
 }
 
-/// Reads the compact form of BEP 7. An IPv4-mapped address becomes [`Endpoint::V4`].
-///
-/// # Errors
-/// [`Error::PortZero`] if the port is 0.
+/// Reads the compact form of BEP 7, also of a mapped IPv4 address; [`Error::PortZero`] if the port is 0.
 impl TryFrom<[u8; 18]> for Endpoint {
     type Error = Error;
 
@@ -160,10 +154,7 @@ impl TryFrom<[u8; 18]> for Endpoint {
     }
 }
 
-/// Reads the compact form of BEP 23.
-///
-/// # Errors
-/// [`Error::PortZero`] if the port is 0.
+/// Reads the compact form of BEP 23; [`Error::PortZero`] if the port is 0.
 impl TryFrom<[u8; 6]> for Endpoint {
     type Error = Error;
 

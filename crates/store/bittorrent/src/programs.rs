@@ -4,9 +4,19 @@ use std::{error::Error, io, path::Path, process::ExitCode};
 
 use crate::in_words;
 
-/// The bytes of a progress bar, for `indicatif`.
-pub const BAR: &str =
-    "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left  {wide_msg}";
+/// A progress bar over bytes; hidden where stderr is no terminal.
+#[cfg(feature = "programs")]
+pub fn bar(bytes: u64) -> indicatif::ProgressBar {
+    if !io::IsTerminal::is_terminal(&io::stderr()) {
+        return indicatif::ProgressBar::hidden();
+    }
+    let style = indicatif::ProgressStyle::with_template(
+        "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left  {wide_msg}",
+    );
+    let bar = indicatif::ProgressBar::new(bytes).with_style(style.expect("a valid template"));
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    bar
+}
 
 /// Like `println!`, but returns an error if the pipe is closed; then the program ends without a message.
 #[doc(hidden)]

@@ -1,5 +1,4 @@
-//! The query of a URL: names and values, percent-encoded. Announces over HTTP contain a query (BEP 3), and so
-//! do magnet links (BEP 9).
+//! The query of a URL, percent-encoded, as in announces over HTTP (BEP 3) and magnet links (BEP 9).
 
 /// A percent-encoded value, borrowed from its query.
 ///

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 /// The beginnings of errors, with their sentences. `…` is the error's own detail, behind its first colon.
-const SENTENCES: [(&str, &str); 29] = [
+const SENTENCES: [(&str, &str); 37] = [
     ("Connection refused", "Connection refused: no server listens there"),
     ("Too many open files in system", "the system has too many open files"),
     ("Too many open files", "too many open files: let this process open more"),
@@ -14,10 +14,7 @@ const SENTENCES: [(&str, &str); 29] = [
     ("connection closed before", "it has closed the connection without an answer"),
     ("received corrupt message", "it does not speak TLS: give its port for TLS, or a URL without TLS"),
     ("peer misbehaved", "it does not speak TLS well: give its port for TLS, or a URL without TLS"),
-    (
-        "peer is incompatible",
-        "it has no version or cipher of TLS 1.2 and 1.3 that is known here: allow one there",
-    ),
+    ("peer is incompatible", "it has no version or cipher of TLS 1.2 and 1.3 known here: allow one there"),
     ("ProtocolVersion", "it refuses TLS 1.2 and 1.3, which are needed"),
     ("CertificateRequired", "it asks for a client certificate, which is not supported: turn that off there"),
     ("BadEncoding", "it is not a certificate: give a file in PEM with one"),
@@ -36,6 +33,14 @@ const SENTENCES: [(&str, &str); 29] = [
     ("Redis URL did not parse", "expected redis://HOST:PORT/DATABASE, with USER:PASSWORD@ before HOST"),
     ("Redis server refused to switch database", "it refuses the database of the URL, give another: …"),
     ("Password authentication failed", "it refuses the user and the password"),
+    ("number would be zero", "expected a whole number above 0"),
+    ("number too large", "the number is too large"),
+    ("number too small", "the number is too small"),
+    ("invalid digit found", "expected a whole number"),
+    ("cannot parse integer", "expected a whole number"),
+    ("invalid float literal", "expected a number, such as 0.5"),
+    ("cannot parse float", "expected a number, such as 0.5"),
+    ("invalid socket address", "expected an address and port, such as 192.0.2.1:6969 or [2001:db8::1]:6969"),
 ];
 
 /// An error as a sentence for a person, without the numbers of the system's errors. A path, or other errors,
@@ -71,15 +76,17 @@ fn errors_are_sentences_without_numbers_of_the_system() {
     let is = |error: &str, begins| assert!(in_words(error).starts_with(begins), "{}", in_words(error));
     is("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "its certificate is an authority's");
     is("invalid peer certificate: certificate expired: 1 s ago", "its certificate has expired: renew it");
-    is(
-        "/ca: invalid peer certificate: UnsupportedCertVersion",
-        "/ca: its certificate cannot be used: `openssl",
-    );
+    is("/ca: invalid peer certificate: UnsupportedCertVersion", "/ca: its certificate cannot be used");
     is("received fatal alert: CertificateRequired", "it asks for a client certificate");
     is("/c: received fatal alert: HandshakeFailure", "/c: it refuses the TLS handshake");
     is("tokens: /f: stream did not contain valid UTF-8", "tokens: /f: it is not text in UTF-8");
     let refused = in_words(&format!("192.0.2.1:1: {}", of_system(111)));
     assert_eq!(refused, "192.0.2.1:1: Connection refused: no server listens there");
     assert_eq!(in_words(&format!("{refused}; start it")), format!("{refused}; start it"));
+    let number = |text: &str| in_words(&text.parse::<std::num::NonZero<u8>>().unwrap_err());
+    assert_eq!(["", "-1"].map(number), ["expected a whole number"; 2]);
+    assert_eq!(["0", "256"].map(number), ["expected a whole number above 0", "the number is too large"]);
+    is(&"".parse::<f64>().unwrap_err().to_string(), "expected a number, such as 0.5");
+    is(&"192.0.2.1".parse::<std::net::SocketAddr>().unwrap_err().to_string(), "expected an address and port");
     is("Redis server refused to switch database: 7", "it refuses the database of the URL, give another: 7");
 }

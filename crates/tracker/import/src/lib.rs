@@ -4,16 +4,15 @@ use std::{
     error::Error,
     fmt,
     fs::{self, File},
-    io::{self, IsTerminal as _, Read},
+    io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use flate2::read::MultiGzDecoder;
-use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar};
 use serde::Serialize;
-use swarmkeep_bittorrent::{InfoHash, counted, in_words, programs::BAR};
+use swarmkeep_bittorrent::{InfoHash, counted, in_words, programs::bar};
 use swarmkeep_state::{Directory, Downloads};
 
 pub use reading::Wrong;
@@ -168,17 +167,6 @@ pub fn run(options: &Options) -> Result<Imported, Box<dyn Error>> {
     }
     let refused = files.iter().map(|file| file.refused).sum();
     Ok(Imported { dry_run: downloads.is_none(), files, totals, refused, not_copied })
-}
-
-/// A bar over a file's bytes, if standard error is a terminal.
-fn bar(bytes: u64) -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template(BAR);
-    let bar = ProgressBar::new(bytes).with_style(style.expect("a valid template"));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 fn is_stdin(file: &Path) -> bool {

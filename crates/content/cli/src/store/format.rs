@@ -16,7 +16,7 @@ use swarmkeep_content::{
 };
 
 use super::{print_json, probe::content_of, say};
-use crate::units::number;
+use crate::parsed;
 
 /// Make an empty store on a block device, or in a new image.
 ///
@@ -39,7 +39,7 @@ pub(super) struct Args {
 
     /// The least number of torrents that there is room for [default: as many as fit in one block, 114,464
     /// with blocks of 4MiB].
-    #[arg(long, value_name = "COUNT", value_parser = number::<u32>)]
+    #[arg(long, value_name = "COUNT", value_parser = parsed::<u32>)]
     torrents: Option<u32>,
 
     /// Use the lowest free block for content and the highest for i-nodes, instead of the next free block
