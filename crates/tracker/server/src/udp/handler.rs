@@ -408,6 +408,31 @@ mod tests {
     }
 
     #[test]
+    fn peers_find_each_other_over_a_store_of_either_kind() {
+        for name in ["packed", "btreemap-rwlock-tokio-mutex-tokio"] {
+            let mut tracker = HandlerTest::named(name);
+            for (first, second) in [("192.0.2.1:9", "192.0.2.2:9"), ("[2001:db8::1]:9", "[2001:db8::2]:9")] {
+                let (first, second) = (at(first), at(second));
+                let id = tracker.connect(first);
+                let (header, peers) = tracker.announce(first, AnnounceRequest { left: 0, ..request(id) });
+                assert_eq!((header.transaction_id, header.interval), (TRANSACTION, 1234));
+                assert_eq!(peers, [], "{name}");
+                let leecher = AnnounceRequest { port: 7000, ..request(tracker.connect(second)) };
+                let (header, peers) = tracker.announce(second, leecher);
+                assert_eq!((header.leechers, peers), (1, vec![Endpoint::new(first.ip(), 6881).unwrap()]));
+                let event = AnnounceEvent::Completed;
+                tracker.announce(second, AnnounceRequest { left: 0, event, ..leecher });
+            }
+            let source = at("192.0.2.3:9");
+            let scrape = ScrapeRequest::new(tracker.connect(source), TRANSACTION, &[[0xbb; 20], [0xaa; 20]]);
+            let answer = tracker.send(&scrape.to_vec(), source).unwrap();
+            let Ok(Response::Scrape(response)) = Response::parse(&answer, Family::V4) else { panic!() };
+            let counts = ScrapeStats { seeders: 4, completed: 2, leechers: 0 };
+            assert!(response.swarms().eq([ScrapeStats::default(), counts]), "{name}");
+        }
+    }
+
+    #[test]
     fn a_peer_is_at_the_source_of_its_packet_whatever_it_claims() {
         let mut tracker = HandlerTest::named("packed");
         let id = tracker.connect(at("192.0.2.1:9"));
