@@ -146,7 +146,7 @@ impl Layout {
             (Some(shards), Some(salt), Some(engine), Some(places)) => {
                 Ok(Self { shards, salt, places, engine })
             }
-            (Some(_), Some(_), ..) if *version == "1" || *places == "true" => Err(OLDER.to_owned()),
+            (Some(_), Some(_), ..) if *version == "1" => Err(OLDER.to_owned()),
             _ => Err(unknown()),
         }
     }
