@@ -10,8 +10,10 @@ use std::{
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use futures_util::future::select_all;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep_bittorrent::{in_words, programs};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 mod cache;
 mod create;
@@ -83,6 +85,19 @@ fn for_pages(command: clap::Command) -> clap::Command {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     with_usage(command)
+}
+
+/// The signals that end the program.
+struct Signals(Vec<Signal>);
+
+impl Signals {
+    fn new(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Self> {
+        kinds.into_iter().map(signal).collect::<Result<_, _>>().map(Self)
+    }
+
+    async fn any(&mut self) {
+        select_all(self.0.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
+    }
 }
 
 /// Ends the program with exit code 2 for options that conflict, as clap does for a single wrong option.

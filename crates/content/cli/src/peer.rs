@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, future::select_all, stream::FuturesUnordered};
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,12 +21,13 @@ use swarmkeep_metainfo::{Magnet, Metainfo};
 use swarmkeep_peer::{Error as PeerError, Handle, Session, SessionConfig, Status};
 use tokio::{
     runtime::Runtime,
-    signal::unix::{Signal, SignalKind, signal},
+    signal::unix::SignalKind,
     task::{block_in_place, spawn_blocking},
     time::{MissedTickBehavior, interval},
 };
 
 use crate::{
+    Signals,
     cache::Cache,
     kept::TorrentStore,
     news::{News, short},
@@ -335,19 +336,6 @@ impl Transfers<'_> {
         handle.found(self.sharing.peer.iter().copied());
         self.shared.push(SharedTorrent { name, bytes, handle: handle.clone() });
         Ok(async move { handle.complete().await })
-    }
-}
-
-/// The signals that end the program.
-pub(crate) struct Signals(Vec<Signal>);
-
-impl Signals {
-    pub(crate) fn new(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Self> {
-        kinds.into_iter().map(signal).collect::<Result<_, _>>().map(Self)
-    }
-
-    pub(crate) async fn any(&mut self) {
-        select_all(self.0.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
     }
 }
 

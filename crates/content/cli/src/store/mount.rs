@@ -38,7 +38,7 @@ use super::{
     opened::{Access, StoredTorrent},
     say,
 };
-use crate::{cache::Cache, peer::Signals};
+use crate::{Signals, cache::Cache};
 
 /// How long the kernel may cache attributes and entries. They do not change: the store is not written to.
 const FOR_EVER: Duration = Duration::from_secs(24 * 60 * 60);
