@@ -260,6 +260,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn all_devices_have_one_folder_of_torrent_files() {
+        let device = TorrentFiles { folder: None }.of(Path::new("/dev/null"));
+        assert_eq!(device.unwrap(), Path::new("/var/lib/seedkeep/torrents"));
+    }
+
+    #[test]
     fn numbers_are_printed_in_runs() {
         assert_eq!(in_runs(&[]), "");
         assert_eq!(in_runs(&[1, 4, 5, 6, 7, 9, 10, u32::MAX]), "1, 4–7, 9, 10, 4294967295");

@@ -180,12 +180,12 @@ impl Findings {
     fn print(&self) -> Result<(), Box<dyn Error>> {
         let name = self.name.as_deref().unwrap_or("a torrent");
         let how = if self.is_known() {
-            "were verified"
+            "and verified"
         } else {
-            "could not be verified: the store has no torrent file with their hashes"
+            "and not verified: the store has no torrent file with their hashes"
         };
         let complete = of_pieces(self.complete, self.pieces);
-        say!("{name} ({}): {complete} are marked complete, and {how}", self.info_hash);
+        say!("{name} ({}): {complete} marked complete, {how}", self.info_hash);
         say_pieces("wrong", &self.wrong)?;
         say_pieces("not readable", &self.unreadable)?;
         if self.lost > 0 {

@@ -90,7 +90,7 @@ fn a_folder_on_a_read_only_file_system_is_listed_checked_and_exported() {
     let export =
         "{ seedkeep store export small/store both --to out; [ $? = 3 ]; } && cmp both/kept out/both/kept";
     let (code, errors) = in_small(folder, &format!("{prepare} && {list} && {check} && {export}"));
-    assert!(code == 0 && errors.contains("3 of 6 pieces are marked complete"), "{errors}");
+    assert!(code == 0 && errors.contains("3 of 6 pieces marked complete"), "{errors}");
 }
 
 fn an_image_and_the_device_over_it_are_not_both_written() {

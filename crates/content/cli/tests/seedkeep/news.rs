@@ -10,7 +10,7 @@ use super::{
 const ANSWER: &str = "d8:completei3e10:incompletei1e8:intervali1800e5:peers0:e";
 
 /// The events of a kind while `seedkeep` runs, until there are `count`; the others, and the lines for people.
-fn told(folder: &Path, line: &str, event: &str, count: usize) -> (Vec<Value>, Vec<Value>, String) {
+fn events_of(folder: &Path, line: &str, event: &str, count: usize) -> (Vec<Value>, Vec<Value>, String) {
     let (told, _, said) = interrupted(folder, line, after(count as u32, event));
     let (events, others) = told.into_iter().partition(|told| told["event"] == event);
     (events, others, said)
@@ -37,7 +37,7 @@ fn a_seeder_says_which_trackers_it_cannot_use_and_trusts_one_that_is_typed() {
         (format!("own.torrent --tracker {own}"), vec![(Some(&*own), ""), (Some(&*other), "--tracker")]),
     ] {
         let line = format!("seed {line} --listen 127.0.0.1:0 --json");
-        let (trackers, _, said) = told(at, &line, "tracker", expected.len());
+        let (trackers, _, said) = events_of(at, &line, "tracker", expected.len());
         for (url, why) in expected {
             let tracker = trackers.iter().find(|told| told["url"].as_str() == url).unwrap();
             let is_told = tracker["error"].as_str().is_some_and(|told| told.contains(why));
@@ -54,7 +54,7 @@ fn a_private_torrent_is_announced_to_its_own_trackers_alone() {
     for (option, is_private) in [("", false), ("--private", true)] {
         done(at, &format!("create data -o t.torrent --force {option} --tracker {}", own.0));
         let line = format!("seed t.torrent --tracker {} --listen 127.0.0.1:0 --json", users.0);
-        told(at, &line, "tracker", if is_private { 1 } else { 2 });
+        events_of(at, &line, "tracker", if is_private { 1 } else { 2 });
         assert_eq!(users.1.try_iter().count() == 0, is_private);
     }
 }
@@ -142,7 +142,7 @@ fn each_family_falls_back_by_itself_and_announces_its_own_port() {
     let _taken = TcpListener::bind("[::]:6881");
     let [v4, v6] = ["127.0.0.1", "::1"].map(|ip| tracker_at(ip, ANSWER));
     done(at, &format!("create data -o t.torrent --tracker {} --tracker {}", v4.0, v6.0));
-    let (_, told, said) = told(at, "seed t.torrent --json", "tracker", 2);
+    let (_, told, said) = events_of(at, "seed t.torrent --json", "tracker", 2);
     for ip in ["0.0.0.0", "[::]"] {
         let words = format!("cannot listen at {ip}:6881: ");
         let is_note = |told: &Value| told["note"].as_str().is_some_and(|note| note.starts_with(&words));

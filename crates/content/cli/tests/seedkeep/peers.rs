@@ -51,7 +51,7 @@ impl Seeder {
     }
 
     /// The next event of a kind, within some minutes.
-    fn told(&self, event: &str) -> Value {
+    fn next(&self, event: &str) -> Value {
         let events = iter::repeat_with(|| serde_json::from_str::<Value>(&self.2.recv().unwrap()).unwrap());
         events.take(300).find(|told| told["event"] == event).unwrap()
     }
@@ -530,7 +530,7 @@ fn a_torrent_of_too_many_files_is_refused_before_anything_is_made() {
     let line = format!("fetch {link} --store store {one} --peer {}", seeder.1);
     let forgotten = || {
         seeder.2.try_iter().for_each(drop);
-        (0..30).any(|_| seeder.told("progress")["torrents"][0]["peers"] == 0)
+        (0..30).any(|_| seeder.next("progress")["torrents"][0]["peers"] == 0)
     };
     let (_, code, errors) = interrupted(at, &line, |told| told["event"] == "error" && forgotten());
     assert!(code == Some(1) && !at.join("store/many").exists() && errors.contains(said), "{errors}");

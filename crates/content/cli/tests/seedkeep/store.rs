@@ -175,7 +175,7 @@ fn an_add_that_is_killed_goes_on_where_it_was_durable() {
         kill_after += 32 << 20;
     }
     done(folder, &format!("add {device} @/large-v1.torrent @/data"));
-    let all = "512 of 512 pieces are marked complete, and were verified";
+    let all = "512 of 512 pieces marked complete, and verified";
     says(folder, &format!("check {device}"), 0, all);
 }
 

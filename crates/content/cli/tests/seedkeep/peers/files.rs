@@ -31,13 +31,13 @@ fn files_that_change_while_they_are_seeded_are_verified_again_and_offered_again(
     for [change, undo] in changes {
         change();
         let mut asks = seedkeep(at, &line).stdout(Stdio::null()).spawn().unwrap();
-        assert_eq!(seeder.told("lost")["pieces"], 512, "all at once");
+        assert_eq!(seeder.next("lost")["pieces"], 512, "all at once");
         asks.kill().unwrap();
         asks.wait().unwrap();
         undo();
         let mut back = 0;
         while back < 512 {
-            back += seeder.told("back")["pieces"].as_u64().unwrap();
+            back += seeder.next("back")["pieces"].as_u64().unwrap();
         }
         fetched();
     }

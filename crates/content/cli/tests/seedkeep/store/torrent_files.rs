@@ -80,7 +80,7 @@ fn unverified_pieces_are_not_trusted() {
     rot(&image, place_of(&piece[40_000..40_064], &image));
     fs::remove_file(kept(&folder.join("torrents"), "some-v1")).unwrap();
     for words in ["check @/image", "repair @/image"] {
-        says(folder, words, 3, "could not be verified: the store has no torrent file");
+        says(folder, words, 3, "and not verified: the store has no torrent file");
     }
     let added = says(folder, "add @/image @/some-v1.torrent", 0, "12 of 13 pieces");
     assert!(added.errors.contains("not those of the torrent, and are missing now: 4"), "{}", added.errors);
