@@ -25,7 +25,8 @@ from pathlib import Path
 HERE = "127.0.0.1"
 TICKS = os.sysconf("SC_CLK_TCK")
 
-# In Debian's own python, which is the one that has the binding. No encryption and no uTP, as with the others; all else as it comes.
+# In Debian's own Python, which has the binding. No encryption and no uTP, as with the others; all else by
+# default.
 LIBTORRENT = """
 import libtorrent, signal, sys, time
 torrent, folder, port, peer, then = sys.argv[1:]

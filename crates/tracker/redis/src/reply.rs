@@ -22,7 +22,7 @@ impl From<Garbled> for Unavailable {
 /// The error for an answer of an unexpected kind.
 pub(crate) fn strange(answer: &Value) -> Unavailable {
     let shown: String = format!("{answer:?}").chars().take(200).collect();
-    Unavailable::new(format!("a server sent an unexpected answer: {shown}"))
+    Unavailable::new(format!("a server sent an unexpected answer, {shown}: are all trackers of one version?"))
 }
 
 pub(crate) fn bulk(answer: Value) -> Result<Vec<u8>, Unavailable> {

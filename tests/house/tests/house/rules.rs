@@ -209,7 +209,7 @@ fn root() -> PathBuf {
 
 /// The files with comments in these folders.
 fn sources(folders: &[&str]) -> Vec<(String, String)> {
-    files(folders, &["rs", "lua", "toml", "yml", "yaml", "service", "socket"])
+    files(folders, &["rs", "lua", "toml", "yml", "yaml", "service", "socket", "conf", "py"])
 }
 
 /// The files of some extensions in these folders.

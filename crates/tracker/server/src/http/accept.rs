@@ -127,7 +127,7 @@ impl<S: ConnectionServer> Accepting<S> {
 
 /// A panic ends its connection, and no other: stores remain usable.
 fn note_panic<S: ConnectionServer>(ended: Result<(), JoinError>) {
-    if let Err(error) = ended {
-        error!(%error, "an {} connection has failed", S::NAME);
+    if ended.is_err() {
+        error!("a fault of this program has ended an {} connection: report it with the panic above", S::NAME);
     }
 }
