@@ -154,7 +154,7 @@ pub enum Error {
     #[error(
         "no randomness from the operating system, which connection ids, tokens and the selection of peers need: {0}"
     )]
-    NoEntropy(rand::rngs::SysError),
+    NoEntropy(io::Error),
 }
 
 fn remedy(source: &io::Error, port: u16) -> &'static str {

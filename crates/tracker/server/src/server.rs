@@ -268,7 +268,8 @@ impl Bound {
     /// [`Error::NoPipe`], or [`Error::NoEntropy`].
     pub fn over(self, repository: Repository) -> Result<Server, Error> {
         let Self { xdp, udp, http, https, admin, mut config } = self;
-        let mut rng = StdRng::try_from_rng(&mut SysRng).map_err(Error::NoEntropy)?;
+        let rng = StdRng::try_from_rng(&mut SysRng);
+        let mut rng = rng.map_err(io::Error::other).map_err(Error::NoEntropy)?;
         let connection_key = ConnectionKey::draw(&mut RandCore(&mut rng));
         let stopping = io::pipe().map_err(Error::NoPipe)?;
         // The config keeps no rules: their lists would stay in memory after others have replaced them.

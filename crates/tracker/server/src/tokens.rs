@@ -3,6 +3,7 @@
 use std::{
     fmt,
     hash::Hasher as _,
+    io,
     str::FromStr,
     sync::{
         Mutex, OnceLock, PoisonError,
@@ -13,10 +14,7 @@ use std::{
 
 use axum::http::{HeaderMap, Method, header::AUTHORIZATION};
 use data_encoding::BASE64URL_NOPAD;
-use rand::{
-    TryRng,
-    rngs::{SysError, SysRng},
-};
+use rand::{TryRng, rngs::SysRng};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 named! {
@@ -100,9 +98,9 @@ impl Token {
 }
 
 /// Draws 192 bits, in characters that a URL takes.
-pub(crate) fn draw_secret() -> Result<String, SysError> {
+pub(crate) fn draw_secret() -> io::Result<String> {
     let mut bytes = [0; 24];
-    SysRng.try_fill_bytes(&mut bytes)?;
+    SysRng.try_fill_bytes(&mut bytes).map_err(io::Error::other)?;
     Ok(BASE64URL_NOPAD.encode(&bytes))
 }
 
@@ -145,7 +143,7 @@ pub enum TokenError {
     NoScope,
     /// The operating system gave no randomness for the key.
     #[error("no randomness from the operating system, which the hash of tokens needs: {0}")]
-    NoEntropy(SysError),
+    NoEntropy(io::Error),
 }
 
 /// The key with which this process hashes tokens and authenticates its cursors.
@@ -154,13 +152,13 @@ pub(crate) struct Key([u8; 16]);
 
 impl Key {
     /// The key of this process.
-    pub(crate) fn drawn() -> Result<Self, SysError> {
+    pub(crate) fn drawn() -> io::Result<Self> {
         static KEY: OnceLock<Key> = OnceLock::new();
         if let Some(key) = KEY.get() {
             return Ok(*key);
         }
         let mut bytes = [0; 16];
-        SysRng.try_fill_bytes(&mut bytes)?;
+        SysRng.try_fill_bytes(&mut bytes).map_err(io::Error::other)?;
         Ok(*KEY.get_or_init(|| Self(bytes)))
     }
 
