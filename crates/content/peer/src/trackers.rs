@@ -133,6 +133,7 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// Peers of a tracker.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Found {
     /// The number of the tracker in the list of the torrent, as in [`TrackersHandle::status`].
     pub tracker: usize,

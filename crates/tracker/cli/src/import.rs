@@ -100,7 +100,7 @@ fn report(imported: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
             say!("  {} left out:{}", some(file.refused, "wrong one"), file.named());
         }
     }
-    let Totals { torrents, with_downloads, downloads, duplicates, raised } = imported.totals;
+    let Totals { torrents, with_downloads, downloads, duplicates, raised, .. } = imported.totals;
     let [torrents, with, downloads] =
         [some(torrents, "torrent"), HumanCount(with_downloads).to_string(), some(downloads, "download")];
     say!("{torrents}, {with} of them downloaded, {downloads} in all");

@@ -83,6 +83,7 @@ fn open(state: &Path) -> Result<Downloads, Box<dyn Error>> {
 
 /// The counts of all files together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
 pub struct Totals {
     /// The number of different torrents.
     pub torrents: u64,

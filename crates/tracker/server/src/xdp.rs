@@ -205,7 +205,7 @@ impl Attachment {
     /// The mode, and counts since the start. A count that cannot be read is 0.
     pub(crate) fn status(&self) -> XdpStatus {
         let Some(attached) = self.attached() else { return XdpStatus::default() };
-        let Statistics { ring_full, no_place } = attached.statistics().unwrap_or_default();
+        let Statistics { ring_full, no_place, .. } = attached.statistics().unwrap_or_default();
         XdpStatus {
             mode: attached.mode().map(XdpMode::name),
             addresses: attached.addresses(),

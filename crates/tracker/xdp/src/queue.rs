@@ -82,6 +82,7 @@ pub(crate) enum Copying {
 
 /// Frames for a queue that did not reach this process, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Statistics {
     /// The ring of received frames was full.
     pub ring_full: u64,
