@@ -57,7 +57,7 @@ impl Change {
 ///
 /// A commit is atomic and durable. Its cost depends on the number of changes, not on the number of known
 /// torrents. Memory does not grow with that number, and a torrent takes 30 to 60 bytes on disk. Counts
-/// saturate at `u32::MAX`. The README has an example; `docs/formats/downloads.md` describes the file.
+/// saturate at `u32::MAX`. The README has an example; the repository has `docs/formats/downloads.md`.
 #[derive(Debug)]
 pub struct Downloads {
     folder: Arc<dyn Folder>,

@@ -1,4 +1,4 @@
-//! The layout on the device, byte by byte: `docs/formats/block-store.md` in code.
+//! The layout on the device, byte by byte: `docs/formats/block-store.md` of the repository in code.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,

@@ -239,7 +239,7 @@ pub(crate) struct Live {
     /// File of the passkeys of a private tracker, one per line: KEY, or KEY name=alice until=2027-12-31. A
     /// key is 8 to 128 of A-Z, a-z, 0-9, _ and -. It is refused from its date, in UTC, or time, such as
     /// 2027-12-31T18:00:00Z. Members announce to http:// or udp://ADDR/KEY/announce;
-    /// docs/operate/coming-from.md has the other forms.
+    /// docs/operate/coming-from.md of the repository has the other forms.
     #[arg(long, value_name = "FILE", help_heading = ACCESS)]
     pub(crate) passkeys: Option<PathBuf>,
 

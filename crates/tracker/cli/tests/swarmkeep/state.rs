@@ -119,6 +119,8 @@ fn the_first_answer_has_the_stored_counts() {
     keep(folder.path(), (0..TORRENTS).map(torrent), swarmkeep_tracker::now);
     let lines: String = (0..TORRENTS).map(|n| format!("{}\t7\n", InfoHash::new(torrent(n)))).collect();
     import(folder.path(), lines);
+    let (_, said) = state(folder.path(), &["--json"]);
+    assert!(said.contains(&format!("\"records\": {TORRENTS},")), "{said}");
 
     let (mut tracker, said) = Tracker::start(folder.path(), &[]);
     assert!(said.contains(&format!(" parts={TORRENTS} ")), "{said}");
