@@ -8,11 +8,11 @@ use swarmkeep::bittorrent::counted;
 use crate::{cores, tables::significant};
 
 /// The origin of the numbers of a run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Origin {
     machine: String,
     version: &'static str,
-    /// The commit of swarmkeep's checkout, with `-dirty` if files there differ from it.
+    /// As [`commit`] returns it.
     commit: Option<String>,
     date: String,
     /// The name of the program, and its flags.
@@ -135,7 +135,8 @@ fn command() -> String {
     words.join(" ")
 }
 
-fn commit() -> Option<String> {
+/// The commit of swarmkeep's checkout, with `-dirty` if files there differ from it.
+pub fn commit() -> Option<String> {
     let describe = ["describe", "--always", "--dirty", "--exclude=*", "--abbrev=8"];
     let output = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(describe).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

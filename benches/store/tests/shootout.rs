@@ -33,12 +33,17 @@ fn list_is_the_catalog() {
 #[test]
 fn rows_of_another_crate_stand_beside_those_of_the_catalog() {
     // `cargo test` without `--test` builds the examples.
-    let program = Path::new(env!("CARGO_BIN_EXE_shootout")).with_file_name("examples").join("own");
-    let flags = "--only own,packed --workload zipf --swarms 300 --seconds 0.001 --threads 1 --batch 1";
-    let output = Command::new(program).args(flags.split(' ')).output().expect("the example starts");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let has = |store: &str| text.contains(&format!("| `{store}`"));
-    assert!(has("own") && has("packed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let examples = Path::new(env!("CARGO_BIN_EXE_shootout")).with_file_name("examples");
+    let shootout = "--only own,packed --workload zipf --swarms 300 --seconds 0.001 --threads 1 --batch 1";
+    for (example, flags, before, after) in
+        [("own", shootout, "| `", "`"), ("own_torrust", "--test update_one", "_in_parallel/", "/1")]
+    {
+        let mut command = Command::new(examples.join(example));
+        let output = command.args(flags.split(' ')).output().expect("the example starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let has = |store: &str| text.contains(&format!("{before}{store}{after}"));
+        assert!(has("own") && has("packed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]
@@ -112,10 +117,13 @@ fn the_table_goes_into_a_readme_and_charts_into_a_directory() {
     let text = fs::read_to_string(&readme).unwrap();
     assert!(
         text.starts_with("# a\n<!-- shootout:begin -->\n| store")
-            && text.ends_with("<!-- shootout:end -->\nb\n"),
+            && text.ends_with("<!-- shootout:end -->\nb\n")
+            && text.contains("\nBy `shootout --only packed "),
         "{text}"
     );
-    for chart in ["zipf.svg", "hot.svg", "tail.svg", "memory.svg"] {
+    let columns = text.lines().nth(2).unwrap().split('|').count() - 2;
+    assert_eq!(columns, 6, "{text}");
+    for chart in ["stores.svg", "zipf.svg", "hot.svg", "tail.svg", "memory.svg"] {
         assert!(fs::read_to_string(format!("{charts}/{chart}")).unwrap().contains("packed"), "{chart}");
     }
 }

@@ -29,7 +29,14 @@ pub(crate) fn draw(report: &Report, directory: &Path) -> Result<(), Box<dyn Erro
         of("per swarm of one peer", Shape::OnePeer, Number::RssBytesPerSwarm),
         of("per peer of one large swarm", Shape::OneSwarm, Number::RssBytesPerPeer),
     ];
+    let (way, time) = speed(Shape::Zipf).pop().unwrap_or_default();
+    let time_and_memory = format!("Time ({way}) and memory, logarithmic scale");
+    let main = vec![
+        ("ns per announce".to_owned(), time),
+        ("bytes per swarm of 1 peer".to_owned(), bytes[0].1.clone()),
+    ];
     for (file, title, series, scale) in [
+        ("stores", &*time_and_memory, main, Scale::Logarithmic),
         ("zipf", "Nanoseconds per announce, swarm sizes by Zipf's law", speed(Shape::Zipf), Scale::Linear),
         ("hot", "Nanoseconds per announce, one hot swarm", speed(Shape::Hot), Scale::Linear),
         ("tail", "99.9th percentile of announces during a sweep, nanoseconds", tail, Scale::Linear),

@@ -67,18 +67,16 @@ impl Report {
     }
 
     /// Returns columns with the times of announces in these ways, and of the slowest announces.
-    fn columns(&self, shape: Shape, prefix: &str, ways: BTreeSet<AnnounceWay>) -> Vec<Column> {
+    fn columns(&self, shape: Shape, ways: BTreeSet<AnnounceWay>) -> Vec<Column> {
         let mut columns: Vec<_> = ways
             .into_iter()
             .map(|way| {
-                let title = format!("{prefix}ns, {}", in_words(way));
-                Column::new(title, shape, move |row| {
+                Column::new(format!("ns, {}", in_words(way)), shape, move |row| {
                     row.get(Number::NsPerAnnounce).filter(|_| (row.threads, row.batch) == way)
                 })
             })
             .collect();
-        let title = format!("{prefix}p99.9 in a sweep, ns");
-        columns.push(Column::new(title, shape, |row| row.get(Number::P999Ns)));
+        columns.push(Column::new("p99.9 in a sweep, ns", shape, |row| row.get(Number::P999Ns)));
         columns
     }
 
@@ -110,7 +108,7 @@ impl Findings for Report {
         let mut seen = BTreeSet::new();
         for row in self.rows.iter().filter(|row| seen.insert(row.workload.as_str())) {
             let shape = clap::ValueEnum::from_str(&row.workload, false).expect("rows are of these workloads");
-            let columns = self.columns(shape, "", self.ways()).into_iter().chain(bytes(shape)).collect();
+            let columns = self.columns(shape, self.ways()).into_iter().chain(bytes(shape)).collect();
             let swarms = if row.swarms == 1 { "swarm" } else { "swarms" };
             let population = format!("{} {swarms}, {} peers", grouped(row.swarms), grouped(row.peers));
             let _ = write!(text, "\n{shape}: {population}\n{}", self.table(columns));
@@ -118,17 +116,13 @@ impl Findings for Report {
         text
     }
 
-    /// Returns one table with the main numbers, and their origin.
+    /// Returns one table with the main numbers, and their origin: five columns beside the stores.
     fn summary(&self) -> String {
         let ways = self.ways();
-        let ends = [ways.first(), ways.last()].map(|way| way.copied().into_iter());
-        let [first, last] = ends;
-        let one_thread = ways.range(..(2, 0)).copied();
-        let zipf = self.columns(Shape::Zipf, "Zipf: ", first.chain(one_thread).chain(last.clone()).collect());
-        let hot = self.columns(Shape::Hot, "hot swarm: ", last.collect());
+        let ends = [ways.first(), ways.last()].into_iter().flatten().copied().collect();
         let bytes = [Shape::OnePeer, Shape::OneSwarm].into_iter().flat_map(bytes);
-        let columns = zipf.into_iter().chain(hot).chain(bytes).collect();
-        format!("{}\n{}.\n", self.table(columns), self.origin)
+        let columns = self.columns(Shape::Zipf, ends).into_iter().chain(bytes).collect();
+        format!("{}\nBy {}.\n", self.table(columns), self.origin)
     }
 
     fn draw(&self, directory: &Path) -> Result<(), Box<dyn Error>> {
