@@ -22,6 +22,8 @@ mod volume;
 
 use std::{io, process::Command};
 
+use swarmkeep_benches::origin::Origin;
+
 pub use options::{Options, StoreSetup};
 pub use report::Report;
 pub use row::Row;
@@ -53,6 +55,7 @@ pub enum Error {
 pub fn run(
     options: &Options,
     only: &[String],
+    origin: Origin,
     command: &dyn Fn() -> Command,
     progress: &mut dyn FnMut(StoreSetup, usize, usize, f64),
 ) -> Result<Report> {
@@ -88,5 +91,5 @@ pub fn run(
     for (n, way) in ways.iter().enumerate() {
         rows.push(child::ask(command(), &options, *way, &mut |share| progress(*way, n, ways.len(), share))?);
     }
-    Ok(Report { options, untraced, rows })
+    Ok(Report { origin: origin.ended(), options, untraced, rows })
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use swarmkeep_benches::origin::Origin;
 
 use crate::content::{self, Error as BenchError, Options};
 
@@ -81,7 +82,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         command.arg("store-bench-row");
         command
     };
-    let report = content::run(&args.options, &args.only, &command, &mut |row, before, of, share| {
+    let origin = Origin::here(args.options.seed, 1, args.quick);
+    let report = content::run(&args.options, &args.only, origin, &command, &mut |row, before, of, share| {
         bar.set_length(of as u64 * 100);
         bar.set_position(before as u64 * 100 + (share * 100.0) as u64);
         bar.set_message(format!("{} ({} of {of})", row.name(), before + 1));

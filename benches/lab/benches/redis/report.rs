@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use swarmkeep_benches::origin::{machine, today};
+use swarmkeep_benches::origin::{commit, machine, today};
 use swarmkeep_servers::Server;
 
 use crate::Result;
@@ -17,7 +17,7 @@ pub(crate) fn introduction(command: &str, seconds: f64, turns: usize) -> Result<
     Ok(format!(
         "# What the store on Redis costs\n\n\
          {}; {program} {version} with {};\n\
-         default configuration except for snapshots; swarmkeep {}; {}.\n\n\
+         default configuration except for snapshots; swarmkeep {}, {}; {}.\n\n\
          This command wrote the report. It starts the server on the loopback of this machine:\n\n\
          ```console\n$ {command}\n```\n\n\
          {BEGINNING}\n\n\
@@ -27,6 +27,7 @@ pub(crate) fn introduction(command: &str, seconds: f64, turns: usize) -> Result<
         machine(),
         field("mem_allocator"),
         env!("CARGO_PKG_VERSION"),
+        commit().as_deref().unwrap_or("no commit"),
         today(),
         load.split(' ').next().unwrap_or_default(),
     ))

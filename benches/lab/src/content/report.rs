@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 use swarmkeep_benches::{
     charts::{Line, dots},
-    origin::machine,
+    origin::Origin,
     tables::{grouped, significant, table},
 };
 
@@ -15,6 +15,8 @@ use crate::content::{Options, Row, StoreSetup, disk::modelled, row::memory_of};
 /// The report of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
+    /// The origin of the numbers.
+    pub origin: Origin,
     /// The options of the run.
     pub options: Options,
     /// The reason why requests were not traced, if they should have been.
@@ -102,16 +104,14 @@ impl Report {
     fn origin(&self) -> String {
         let options = &self.options;
         format!(
-            "{} torrents of {} MB, {} at a time, {} MB of cache, blocks of {} KiB, seed {};\n{}, swarmkeep {}{}.",
+            "{} torrents of {} MB, {} at a time, {} MB of cache, blocks of {} KiB, seed {};\n{}.",
             options.torrents,
             grouped(options.size / 1_000_000),
             options.parallel.min(options.torrents),
             grouped(options.cache / 1_000_000),
             options.block / 1024,
             options.seed,
-            machine(),
-            env!("CARGO_PKG_VERSION"),
-            if cfg!(debug_assertions) { ", a build without all optimisations" } else { "" },
+            self.origin,
         )
     }
 

@@ -28,6 +28,8 @@ fn a_run_measures_every_row_and_finds_the_block_store_several_times_as_fast() {
     assert_eq!(folder.path().read_dir().unwrap().count(), 0, "nothing is left of the stores");
 
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let origin = &json["report"]["origin"];
+    assert!(origin["command"].as_str().unwrap().contains(" --json ") && origin["load"].is_f64(), "{origin}");
     let rows = json["report"]["rows"].as_array().unwrap();
     let number = |row: &Value, path: &str| row.pointer(path).and_then(Value::as_f64).unwrap();
     let seconds = |name: &str| {
