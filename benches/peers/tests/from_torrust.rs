@@ -4,11 +4,11 @@ use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use aquatic_udp_protocol::{AnnounceEvent, NumberOfBytes, PeerId};
 use swarmkeep::{
-    Announce, Endpoint, HashKey, Packed, PeerRecord, RepositoryConfig, Restored, Role, SwarmStats,
-    SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
+    Announce, Endpoint, Families, HashKey, Packed, PeerRecord, RepositoryConfig, Restored, Role, SplitMix64,
+    SwarmStats, SwarmSummary, Timestamp, TorrentRepository, TorrentRepositoryExt,
 };
 use swarmkeep_workload::Workload;
-use torrust_tracker_primitives::{info_hash::InfoHash, peer::Peer};
+use torrust_tracker_primitives::{info_hash::InfoHash, pagination::Pagination, peer::Peer};
 use torrust_tracker_torrent_repository::{TorrentsSkipMapMutexStd, entry::EntrySync, repository::Repository};
 
 const JOINED: u64 = 1_800_000_000;
@@ -55,11 +55,20 @@ fn every_answer_is_the_same_after_the_move() {
         }
     }
     let store = Packed::new(&RepositoryConfig::new(HashKey::from_bytes([7; 16]))).expect("no limits");
-    assert_eq!(moved(&torrents, &store, Timestamp::from_secs(JOINED + 60)).added, PEERS);
+    let now = Timestamp::from_secs(JOINED + 60);
+    assert_eq!(moved(&torrents, &store, now).added, PEERS);
 
     let (all, metrics) = (torrents.get_paginated(None), torrents.get_metrics());
     assert!(metrics.downloaded > 0 && store.swarms().len() == all.len());
     assert_eq!(store.totals().downloaded, metrics.downloaded);
+    let mut paged = Vec::new();
+    for offset in (0..all.len()).step_by(7) {
+        let after = paged.last().map(|swarm: &SwarmSummary| swarm.info_hash);
+        store.page(after.as_ref(), 7, &mut paged);
+        let there = torrents.get_paginated(Some(&Pagination::new(offset as u32, 7)));
+        let there = there.iter().map(|(info_hash, _)| info_hash.bytes());
+        assert!(paged[offset..].iter().map(|swarm| *swarm.info_hash.as_bytes()).eq(there), "from {offset}");
+    }
     for (info_hash, entry) in all {
         let (own, theirs) = (info_hash.bytes().into(), entry.get_swarm_metadata());
         let SwarmStats { complete, incomplete, downloaded } = store.scrape(&own);
@@ -73,5 +82,17 @@ fn every_answer_is_the_same_after_the_move() {
         let there = entry.get_peers(None);
         let there: BTreeSet<_> = there.iter().map(|peer| (peer.peer_addr, peer.is_seeder())).collect();
         assert_eq!(here, there, "{own}");
+
+        let endpoint = "203.0.113.1:1".parse().expect("an endpoint");
+        let announce = Announce::new(own, endpoint).left(1).want(PEERS as usize).families(Families::all());
+        let (answer, selected) = store.announce_vec(&announce, now, &mut SplitMix64::new(1));
+        torrents.upsert_peer(&info_hash, &peer(&announce, AnnounceEvent::Started));
+        let SwarmStats { complete, incomplete, downloaded } = answer.stats;
+        let theirs = entry.get_swarm_metadata();
+        let counts = (theirs.complete, theirs.incomplete, theirs.downloaded);
+        assert_eq!((complete, incomplete, downloaded), counts, "{own}");
+        let there = entry.get_peers_for_client(&endpoint.into(), None);
+        let there: BTreeSet<SocketAddr> = there.iter().map(|peer| peer.peer_addr).collect();
+        assert_eq!(selected.into_iter().map(SocketAddr::from).collect::<BTreeSet<_>>(), there, "{own}");
     }
 }

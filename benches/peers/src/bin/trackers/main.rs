@@ -23,8 +23,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 use swarmkeep::catalog;
 use swarmkeep_benches::{
-    origin::machine,
-    tables::{Marked, Spread},
+    origin::Origin,
+    tables::{self, Marked, Spread},
 };
 
 mod ceiling;
@@ -91,6 +91,10 @@ struct Args {
     /// here has.
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
+
+    /// Write a short form of that table into this file, between the same marks.
+    #[arg(long, value_name = "FILE", requires = "patched")]
+    readme: Option<PathBuf>,
 
     /// Answer at this address with constants, as fast as it goes.
     #[arg(long, hide = true, value_name = "ADDR")]
@@ -170,6 +174,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (_, most_files) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most_files, most_files)?;
     let _wire = args.wire.then(Wire::new).transpose()?;
+    let readme = args.readme.as_deref().map(|file| Marked::read(file, "patched")).transpose()?;
+    let origin = Origin::here(1, args.rounds, false);
 
     let mut rows = Vec::new();
     for load in loads.iter().filter(|load| wanted(&args.load, load.name)) {
@@ -188,7 +194,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let named = trackers.into_iter().zip(turns);
         rows.extend(named.map(|(tracker, turns)| Row { tracker: &tracker.name, load: load.name, turns }));
     }
-    let text = table(&rows, &args);
+    let medians = medians(&args, &origin.ended());
+    let text = table(&rows, &args) + &medians;
     if let Some(file) = &args.into {
         let mark = match &args {
             Args { stores: true, .. } => "tracker-on-stores",
@@ -200,6 +207,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => "trackers",
         };
         Marked::read(file, mark)?.write(&text)?;
+    }
+    if let Some(readme) = readme {
+        readme.write(&(table_of_patches(&rows) + &medians))?;
     }
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
@@ -537,7 +547,7 @@ impl Row<'_> {
 }
 
 /// The whole machine's CPU time beside the tracker's own.
-fn table_of_wire(rows: &[Row<'_>], args: &Args) -> String {
+fn table_of_wire(rows: &[Row<'_>]) -> String {
     let mut lines = vec![
         "| load | tracker | CPU s a million, with the load generator (least–most) | of our sockets | the tracker's alone | of our sockets | answers/s | failed |".to_owned(),
         "|---".repeat(8) + "|",
@@ -558,22 +568,45 @@ fn table_of_wire(rows: &[Row<'_>], args: &Args) -> String {
             row.failed(),
         ));
     }
-    lines.join("\n") + &medians(args)
+    lines.join("\n") + "\n"
 }
 
-fn medians(args: &Args) -> String {
+/// The trackers on two stores, for a front page.
+fn table_of_patches(rows: &[Row<'_>]) -> String {
+    let patch = |row: &Row<'_>| {
+        let is_patched = |name: &str| name.strip_suffix(PATCHED.0) == Some(row.tracker);
+        rows.iter().find(|other| other.load == row.load && is_patched(other.tracker))
+    };
+    let pairs: Vec<_> = rows.iter().filter_map(|row| Some((row, patch(row)?))).collect();
+    tables::table(
+        &pairs,
+        &[
+            ("tracker", &|(row, _)| row.tracker.to_owned()),
+            ("torrents × peers", &|(row, _)| row.load.to_owned()),
+            ("CPU seconds per million announces", &|(row, patched)| {
+                let [before, after] = [row, patched].map(|row| row.median(|turn| turn.cpu));
+                format!("{before:.2} → {after:.2}")
+            }),
+            ("RSS, MB", &|(row, patched)| {
+                let [before, after] = [row, patched].map(|row| row.median(|turn| turn.rss_full as f64) / 1e6);
+                format!("{before:.1} → {after:.1}")
+            }),
+        ],
+    )
+}
+
+fn medians(args: &Args, origin: &Origin) -> String {
     format!(
-        "\n\nMedians of {} turns of {} s with the least and most, on {}; tracker and load generator {}.\n",
+        "\nMedians of {} turns of {} s; tracker and load generator {}. By {origin}.\n",
         args.rounds,
         args.seconds,
-        machine(),
         if args.two_cores { "on a core each" } else { "on the same core" },
     )
 }
 
 fn table(rows: &[Row<'_>], args: &Args) -> String {
     if args.wire {
-        return table_of_wire(rows, args);
+        return table_of_wire(rows);
     }
     let mut best: BTreeMap<&str, f64> = BTreeMap::new();
     let others = if args.http { &["aquatic", "opentracker", "torrust"][..] } else { &["aquatic"] };
@@ -620,5 +653,5 @@ fn table(rows: &[Row<'_>], args: &Args) -> String {
             row.median(|turn| turn.rss_empty as f64) / 1e6,
         ));
     }
-    lines.join("\n") + &medians(args)
+    lines.join("\n") + "\n"
 }

@@ -238,6 +238,38 @@ fn patched_torrust_answers_over_http_and_shows_torrents() {
 }
 
 #[test]
+fn a_patched_tracker_stands_beside_its_original() {
+    let turn = |cpu, rss_full| Turn {
+        machine: 0.0,
+        cpu,
+        per_second: 0.0,
+        p99: 0.0,
+        failed: 0,
+        peers_an_answer: 0.0,
+        rss_empty: 0,
+        rss_full,
+    };
+    let row = |tracker, load, turns| Row { tracker, load, turns };
+    let rows = [
+        row("a", "1 × 1", vec![turn(9.0, 80_000_000)]),
+        row("a", "2 × 1", vec![turn(5.0, 0)]),
+        row("a patched", "1 × 1", vec![turn(3.0, 20_000_000)]),
+    ];
+    let table = table_of_patches(&rows);
+    let cells: Vec<_> = table.lines().last().unwrap().split('|').map(str::trim).collect();
+    assert_eq!(cells, ["", "a", "1 × 1", "9.00 → 3.00", "80.0 → 20.0", ""], "{table}");
+    assert_eq!(table.lines().count(), 3, "one pair");
+}
+
+#[test]
+fn the_own_tests_of_patched_trackers_pass() {
+    for (tracker, patched) in [(AQUATIC, &AQUATIC_PATCHED), (TORRUST, &TORRUST_PATCHED)] {
+        assert!(LazyLock::force(patched).exists());
+        tracker.test().unwrap();
+    }
+}
+
+#[test]
 fn settings_that_the_store_cannot_keep_are_refused() {
     let mut refused: Vec<_> = ["[statistics]\npeer_clients = true", "[cleaning]\nmax_peer_age = 0"]
         .into_iter()
