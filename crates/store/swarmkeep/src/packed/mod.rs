@@ -100,9 +100,9 @@ impl Packed {
     /// An empty store of the configured number of shards: by default 1,024, or fewer if limits are small.
     ///
     /// Limits are exact over all threads. An eviction takes a whole swarm of up to 64 peers, or some peers of
-    /// a larger one, from a sample of 64 swarms. If no more swarms are allowed and all of the sample are
-    /// larger, a new swarm has no room: its announce changes nothing, except that a large swarm of one
-    /// network may become smaller.
+    /// a larger one, from a sample of 64 swarms. If no more swarms are allowed and all of 256 are larger, or
+    /// the small ones are worth more than the new swarm and than a larger one, the new swarm has no room: its
+    /// announce changes nothing, except that a large swarm of one network may become smaller.
     ///
     /// Also without limits, a bucket of a large swarm has at most some 512 peers: then a newcomer replaces
     /// a peer of the network with most peers in it. Chance makes no bucket so full, only peers that choose

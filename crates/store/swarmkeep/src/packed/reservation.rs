@@ -91,7 +91,7 @@ impl<'a> Reservation<'a> {
             self.limit == u64::MAX || grown <= reserved,
             "{grown} bytes, of which {reserved} were reserved"
         );
-        // The growth by earlier announces of a batch is accounted for.
+        // Without `over`, nothing reads whether an earlier announce of a batch has grown.
         self.over = 0;
         if grown == 0 && reserved == 0 {
             return;

@@ -15,8 +15,7 @@ use super::{
 };
 use crate::{Announced, Changes, InfoHash};
 
-/// The fewest shards that are searched for a swarm that is not worth more than the newcomer, unless most are
-/// large.
+/// The fewest shards that are searched for a swarm that is not worth more than the newcomer.
 const SHARDS_SEARCHED: usize = 3;
 /// The most shards that are searched once a swarm was found. Without any, four times as many are.
 const MOST_SEARCHED: usize = 256;
@@ -98,9 +97,9 @@ impl Packed {
     }
 
     /// Evicts a swarm of few peers. A larger one gives up as many peers if it is cheap, and worth less than a
-    /// small one that may go: the next newcomers find it small. There is no room if
-    /// all swarms are large, or if the newcomer would displace one that is worth more than itself and more
-    /// than a large one. Returns whether there is room.
+    /// small one that may go: the next newcomers find it small. There is no room if all swarms of a sample are
+    /// large, or if the newcomer would displace one that is worth more than itself and more than a large one.
+    /// Returns whether there is room.
     fn free_swarm(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
         let Census { sampled, small, large, .. } = self.least(newcomer, SHARDS_SEARCHED);
         if sampled == 0 {
@@ -125,13 +124,12 @@ impl Packed {
         small.map(evict).is_some()
     }
 
-    /// The swarms that are worth least in samples of `fewest` shards or more, or of one shard if most of them
-    /// are large. Stops at the first that is worth no more than the newcomer, if the newcomer needs bytes or
-    /// the swarm goes as a whole.
+    /// The swarms that are worth least in samples of `fewest` shards or more. Stops at the first that is worth
+    /// no more than the newcomer, if the newcomer needs bytes or the swarm goes as a whole.
     fn least(&self, newcomer: &Newcomer, fewest: usize) -> Census {
         let (seed, mut census) = (self.context.draw(), Census::default());
         let mut first = None;
-        for nth in 0..self.shards.len() {
+        for nth in 0..self.shards.len().max(SHARDS_SEARCHED) {
             // Evictions are near the newcomer, so chance empties no part of a store. But the neighbours of a
             // popular swarm would all be evicted for its peers.
             let at = match nth > 0 || newcomer.is_popular {
@@ -147,14 +145,12 @@ impl Packed {
                 NoRoom::Bytes(_) => census.least(),
                 _ => census.small,
             };
-            // Looking at large swarms takes long. If all are large, or most and one is cheap, one sample is
-            // enough: a cheap one shrinks with each newcomer until it may go as a whole.
-            let is_cheap = census.large.is_some_and(|(large, _)| large.is_cheap());
-            let is_enough = newcomer.full == NoRoom::Swarms
-                && (census.sampled_small == 0 || is_cheap && 2 * census.sampled_small < census.sampled);
-            let (searched, fewest) = (nth + 1, if is_enough { 1 } else { fewest });
+            // A newcomer is refused only after a longer search for a swarm that may go as a whole.
+            let seeks_small = newcomer.full == NoRoom::Swarms && census.sampled_small == 0;
+            let enough = if seeks_small { 4 * EVICTION_SAMPLE } else { EVICTION_SAMPLE };
+            let searched = nth + 1;
             if least.is_some_and(|(worth, _)| !worth.is_more)
-                || searched >= fewest && census.sampled >= EVICTION_SAMPLE
+                || searched >= fewest && census.sampled >= enough
                 || searched >= if census.sampled > 0 { MOST_SEARCHED } else { 4 * MOST_SEARCHED }
             {
                 break;

@@ -69,6 +69,11 @@ pub(in crate::packed) struct Census {
 }
 
 impl Census {
+    /// Whether an announce that needs a swarm to go as a whole has looked at a sample that is mostly large.
+    fn is_mostly_large(&self, full: NoRoom) -> bool {
+        full == NoRoom::Swarms && self.sampled >= EVICTION_SAMPLE && 2 * self.sampled_small < self.sampled
+    }
+
     /// The swarm that is worth least of all.
     pub(in crate::packed) fn least(&self) -> Option<Candidate> {
         self.small.into_iter().chain(self.large).min_by_key(|(worth, _)| *worth)
@@ -132,8 +137,14 @@ impl Shard {
         let mut members = Vec::with_capacity(4 * (1 + EVICTION_SAMPLE));
         members.extend(newcomer.networks.iter().map(|network| network.member(0)));
         let mut shares = [0; 1 + EVICTION_SAMPLE];
-        let others = self.around(op).filter(|&(_, at)| Some(at) != own).take(EVICTION_SAMPLE);
-        let sample: Vec<_> = others.inspect(|&(_, at)| _ = self.prefetch_swarm(at)).collect();
+        // Looking at large swarms takes long. Once many were seen, small ones are looked for among more.
+        let only_small = census.is_mostly_large(newcomer.full);
+        let most = if only_small { 2 * EVICTION_SAMPLE } else { EVICTION_SAMPLE };
+        let others = self.around(op).filter(|&(_, at)| Some(at) != own).take(most);
+        let others: Vec<_> = others.inspect(|&(_, at)| _ = self.prefetch_swarm(at)).collect();
+        census.sampled += others.len();
+        let others = others.into_iter().filter(|&(_, at)| !only_small || self.is_small(at));
+        let sample: Vec<_> = others.take(EVICTION_SAMPLE).collect();
         // Large swarms take long to come from memory: their tables, and then the peers that are looked at.
         let large = || sample.iter().filter_map(|&(_, at)| self.large_at(at));
         large().for_each(LargeSwarm::prefetch_tables);
@@ -161,20 +172,24 @@ impl Shard {
         // However many share it, it is more than expired swarms.
         let own = (shares[0] * newcomer.share / UNIT).max((newcomer.share < UNIT).into());
         let own = worth(own, newcomer.proven, latest);
-        census.sampled += sample.len();
         for ((prefix, at), shares) in sample.into_iter().zip(&shares[1..]) {
             let leaf = &self.leaves[at.leaf];
             let latest = self.latest(at);
             let shares = if op.context.clock.is_expired(latest, op.now) { 0 } else { *shares };
             let worth = worth(shares, leaf.is_proven(at.slot), latest);
             let worth = Worth { is_more: worth > own, ..worth };
-            let is_small = self.population(at).peers() <= WHOLE;
+            let is_small = self.is_small(at);
             census.sampled_small += usize::from(is_small);
             let least = if is_small { &mut census.small } else { &mut census.large };
             if least.is_none_or(|(least, _)| worth < least) {
                 *least = Some((worth, Placed { key: leaf.key(prefix, at.slot), ..*op.placed }));
             }
         }
+    }
+
+    /// Whether a swarm may go as a whole.
+    fn is_small(&self, at: SwarmLocation) -> bool {
+        self.population(at).peers() <= WHOLE
     }
 
     /// All swarms, from the key of the operation on and then from the first one. Neighbours in the order of

@@ -99,6 +99,20 @@ fn a_newcomer_finds_the_unproven_swarms_of_other_shards() {
     large.iter().for_each(|&n| assert_eq!(peers(&store, n), 70, "{n}"));
 }
 
+/// Of 2,000 swarms, all but one in fifty have more peers than go as a whole, and have come back.
+#[test]
+fn a_newcomer_finds_one_of_few_small_swarms() {
+    let store = store(&config().max_swarms(2000));
+    let of = |n: u64, m| leecher(n, of_24((n + 10 * u64::from(m)) as u32, m));
+    let size = |n| if n % 50 == 0 { 1 } else { 70 };
+    for now in [0, INTERVAL] {
+        fill(&store, now, (0..2000).flat_map(|n| (0..size(n)).map(move |m| of(n, m))));
+    }
+    let newcomers = (0..1000).map(|n| leecher(10_000 + n, alone(Family::V4, 10_000 + n as u32)));
+    let refused = newcomers.filter(|newcomer| tell(&store, INTERVAL, *newcomer).stats.peers() == 0).count();
+    assert!(refused <= 100, "{refused} of 1,000 are refused");
+}
+
 /// Peers of a large swarm have come back. A newcomer that is refused takes some of them only where one
 /// network has all swarms.
 #[test]
@@ -141,7 +155,6 @@ fn a_full_bucket_prefers_no_network() {
     }
 }
 
-/// Made-up torrents of one address fill a store. Then a torrent becomes popular.
 #[test]
 fn each_announce_of_a_batch_frees_bytes_for_itself_alone() {
     let store = Packed::new(&config().max_bytes(1 << 20)).expect("supported limits");
@@ -162,6 +175,7 @@ fn each_announce_of_a_batch_frees_bytes_for_itself_alone() {
     assert!(evicted[0] > 0 && evicted[1..].iter().all(|&evicted| evicted == 0), "{evicted:?}");
 }
 
+/// Made-up torrents of one address fill a store. Then a torrent becomes popular.
 #[test]
 #[ignore = "takes minutes: `.ci/long floods`"]
 fn floods_and_order() {
