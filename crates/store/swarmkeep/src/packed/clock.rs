@@ -138,6 +138,16 @@ mod tests {
         }
     }
 
+    /// Seconds do not fit into 32 bits from then on.
+    #[test]
+    fn peers_expire_after_2106_too() {
+        for lifetime in [1, 112, 1800] {
+            let clock = Clock::new(lifetime);
+            let tick = |secs| clock.tick(Timestamp::from_secs((1 << 32) + secs));
+            assert!(tick(0) < tick(1 + clock.resolution_secs()), "{lifetime}");
+        }
+    }
+
     #[test]
     fn stamps_keep_their_ticks_when_the_base_moves_and_lost_ones_have_expired() {
         let mut base = Base::new(Tick(10_000));
