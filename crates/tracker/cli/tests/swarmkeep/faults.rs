@@ -87,11 +87,10 @@ fn a_tracker_that_stops_ends_before_the_load_and_reports_no_lost_requests() {
 #[test]
 fn a_tracker_that_reads_a_long_list_stops_before_it_has_read_it() {
     let folder = Folder::empty();
-    let list =
-        |first: u64| (first..first + 3_000_000).map(|n| format!("passkey-{n:016}\n")).collect::<String>();
-    let passkeys = folder.write_secret("passkeys", &list(0));
+    let list = |len: u64| (0..len).map(|n| format!("passkey-{n:016}\n")).collect::<String>();
+    let passkeys = folder.write_secret("passkeys", &list(1));
     let serve = start(&["--udp=127.0.0.1:0", "--passkeys", &passkeys]);
-    folder.write("passkeys", &list(1));
+    folder.write("passkeys", &list(3_000_000));
     serve.signal("HUP");
     serve.signal("HUP");
     let (code, printed) = serve.stop("TERM");
