@@ -97,9 +97,9 @@ impl Packed {
     }
 
     /// Evicts a swarm of few peers. A larger one gives up as many peers if it is cheap, and worth less than a
-    /// small one that may go: the next newcomers find it small. There is no room if all swarms of a sample are
-    /// large, or if the newcomer would displace one that is worth more than itself and more than a large one.
-    /// Returns whether there is room.
+    /// small one that may go: the next newcomers find it small. There is no room if all swarms of a sample
+    /// are large, or if the newcomer would displace one that is worth more than itself and more than a large
+    /// one. Returns whether there is room.
     fn free_swarm(&self, newcomer: &Newcomer, reservation: &mut Reservation<'_>) -> bool {
         let Census { sampled, small, large, .. } = self.least(newcomer, SHARDS_SEARCHED);
         if sampled == 0 {
@@ -124,8 +124,8 @@ impl Packed {
         small.map(evict).is_some()
     }
 
-    /// The swarms that are worth least in samples of `fewest` shards or more. Stops at the first that is worth
-    /// no more than the newcomer, if the newcomer needs bytes or the swarm goes as a whole.
+    /// The swarms that are worth least in samples of `fewest` shards or more. Stops at the first that is
+    /// worth no more than the newcomer, if the newcomer needs bytes or the swarm goes as a whole.
     fn least(&self, newcomer: &Newcomer, fewest: usize) -> Census {
         let (seed, mut census) = (self.context.draw(), Census::default());
         let mut first = None;
