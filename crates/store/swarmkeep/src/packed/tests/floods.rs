@@ -242,11 +242,22 @@ fn floods_within_a_swarm() {
         ("ten IPv4 /24", of_v4(10)),
     ];
     let config = config().max_peers_per_swarm(1000);
-    head("strangers | limit per address | left of 900 | of 900 that announce on");
+    let eight = config.clone().max_endpoints_per_address(8);
+    let limits = [
+        ("none", config.clone()),
+        ("8 of an address", eight.clone()),
+        ("the same; 1 MB, full", eight.clone().max_bytes(1 << 20)),
+        ("the same; 64 MB, full", eight.clone().max_bytes(64 << 20)),
+        ("the same; 10,000 swarms, full", eight.max_swarms(10_000)),
+    ];
+    head("strangers | limits | left of 900 | of 900 that announce on");
     for (name, stranger) in strangers {
-        for (most, config) in [("none", config.clone()), ("8", config.clone().max_endpoints_per_address(8))] {
+        for (limit, config) in &limits {
             let left = [false, true].map(|is_back| {
-                let store = store(&config);
+                let store = store(config);
+                if limit.ends_with("full") {
+                    fill_up(&store, (1..).map(|n| leecher(n, of_24((1 << 22) + n as u32, 0))));
+                }
                 let honest = |n: u32| {
                     let family = if n.is_multiple_of(3) { Family::V6 } else { Family::V4 };
                     leecher(0, alone(family, n)).left(u64::from(!n.is_multiple_of(5)))
@@ -259,8 +270,8 @@ fn floods_within_a_swarm() {
                 let (_, all) = &swarms_of(&store)[&hash(0)];
                 (0..900).filter(|&n| all.contains_key(&honest(n).endpoint)).count()
             });
-            assert!(left.iter().all(|&left| left * 100 >= 900 * 95), "{name}: {left:?} of 900");
-            println!("| {name} | {most} | {} | {} |", left[0], left[1]);
+            assert!(left.iter().all(|&left| left * 100 >= 900 * 95), "{name}, {limit}: {left:?} of 900");
+            println!("| {name} | {limit} | {} | {} |", left[0], left[1]);
         }
     }
     head("share of arrivals | share of places");
