@@ -163,7 +163,7 @@ impl Random for CallerRng<'_> {
 
 impl Packed {
     /// Prefetches the shard of a swarm, the header of its leaf, and the hint for the slots.
-    #[inline]
+    #[inline(always)]
     pub(super) fn look_ahead(&self, op: &Operation<'_>) -> Sight<'_> {
         let (shard, hints) = (op.placed.shard, &self.context.hints);
         prefetch(&self.shards[shard]);
