@@ -76,7 +76,7 @@ fn errors_are_sentences_without_numbers_of_the_system() {
     let is = |error: &str, begins| assert!(in_words(error).starts_with(begins), "{}", in_words(error));
     is("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "its certificate is an authority's");
     is("invalid peer certificate: certificate expired: 1 s ago", "its certificate has expired: renew it");
-    is("/ca: invalid peer certificate: UnsupportedCertVersion", "/ca: its certificate cannot be used");
+    is("c: invalid peer certificate: UnsupportedCertVersion", "c: its certificate cannot be used: `openssl");
     is("received fatal alert: CertificateRequired", "it asks for a client certificate");
     is("/c: received fatal alert: HandshakeFailure", "/c: it refuses the TLS handshake");
     is("tokens: /f: stream did not contain valid UTF-8", "tokens: /f: it is not text in UTF-8");

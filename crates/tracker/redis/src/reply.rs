@@ -15,14 +15,14 @@ pub(crate) struct Garbled;
 
 impl From<Garbled> for Unavailable {
     fn from(_: Garbled) -> Self {
-        Self::new("a server's answer is shorter or longer than it says: are all trackers of one version?")
+        Self::new("a server's answer is shorter or longer than it says: run one version of all trackers")
     }
 }
 
 /// The error for an answer of an unexpected kind.
 pub(crate) fn strange(answer: &Value) -> Unavailable {
     let shown: String = format!("{answer:?}").chars().take(200).collect();
-    Unavailable::new(format!("a server sent an unexpected answer, {shown}: are all trackers of one version?"))
+    Unavailable::new(format!("a server sent an unexpected answer, {shown}: run one version of all trackers"))
 }
 
 pub(crate) fn bulk(answer: Value) -> Result<Vec<u8>, Unavailable> {

@@ -309,7 +309,8 @@ impl Attached {
         Ok(())
     }
 
-    /// Sets the time and the keys of connection ids; the program answers connects from then on.
+    /// Sets the time and the keys of connection ids; the program answers connects from then on, or none if
+    /// the time is 0.
     pub fn set_keys(&self, ConnectKeys { tick, keys }: ConnectKeys) {
         let Some((words, _)) = &self.connects else { return };
         let [time, rest @ ..] = words.all() else { return };

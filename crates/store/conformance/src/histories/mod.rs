@@ -19,7 +19,7 @@ use std::{
 use swarmkeep::{
     Announce, AnnounceEvent, AsyncTorrentRepository, Budget, Cursor, Endpoint, Families, InfoHash,
     PeerRecord, Random, Request, Restored, Retention, Role, SplitMix64, SwarmStats, SwarmSummary,
-    TorrentRepository, Unavailable, implement::forward_repository,
+    Unavailable,
 };
 
 use crate::{
@@ -47,24 +47,6 @@ pub enum Effects {
     /// One or more, since the store makes a call again, and again, if its answer was lost. It does not report
     /// which calls it has made again, so this holds for all.
     OneOrMore,
-}
-
-/// Scrapes half of all swarms in batches, each behind a swarm that is not there.
-#[derive(Debug)]
-pub struct InBatches<R>(pub R);
-
-impl<R: TorrentRepository> TorrentRepository for InBatches<R> {
-    fn scrape(&self, info_hash: &InfoHash) -> SwarmStats {
-        if info_hash.as_bytes()[0].is_multiple_of(2) {
-            return self.0.scrape(info_hash);
-        }
-        let scrape = |info_hash| SwarmSummary { info_hash, stats: stats(9, 9, 9) };
-        let mut swarms = [hash(u64::MAX), *info_hash].map(scrape);
-        self.0.scrape_batch(&mut swarms);
-        swarms[1].stats
-    }
-
-    forward_repository! { |store| store.0, except scrape }
 }
 
 /// Runs random programs of 2 to 4 threads, for `SWARMKEEP_HISTORIES` seconds or less than one. Prints the

@@ -13,7 +13,10 @@ use swarmkeep::{
     PeerBuffer, RepositoryConfig, Request, Retention, SplitMix64, Timestamp, TorrentRepository,
     TorrentRepositoryExt as _, Totals,
 };
-use swarmkeep_conformance::histories::{self, InBatches, Program};
+use swarmkeep_conformance::{
+    histories::{self, Program},
+    kit::InBatches,
+};
 
 use super::{
     HASH, NOW, announce, announces_against_removals, announces_against_remove, two_sweepers_share_one_pass,

@@ -241,7 +241,7 @@ fn redis_that_was_killed_and_comes_back_empty_is_filled_again() {
     RUNTIME.block_on(async {
         let settings = settings([server.url()]);
         let store = connect(&settings).await;
-        let hasty = connect(&impatient(settings.clone(), 100)).await;
+        let hasty = connect(&impatient(settings.clone(), 300)).await;
         let (told, ()) = announce_while(&store, 0, async |told| until_told(&told, 300).await).await;
         assert_eq!(told.refused, []);
         let restart = async |told: Arc<AtomicU32>| {
@@ -581,9 +581,10 @@ fn redis_announces_that_are_dropped_are_done_or_not_and_never_half() {
         let mut acknowledged = 0;
         for n in 0..2000 {
             let announce = finished(n);
-            // The first is dropped after one poll, and each later one after one poll more.
+            // The first is dropped after one poll, and each later one after one poll more; two are not.
+            let polls = if n % 1000 == 999 { u32::MAX } else { n % 1000 };
             let patience = async {
-                for _ in 0..n % 1000 {
+                for _ in 0..polls {
                     yield_now().await;
                 }
             };
@@ -595,7 +596,8 @@ fn redis_announces_that_are_dropped_are_done_or_not_and_never_half() {
         }
         assert_counted_once(&store).await;
         let there: usize = members(&store).await.values().map(|peers| peers.len()).sum();
-        assert!(acknowledged < 2000 && acknowledged <= there, "{acknowledged} acknowledged, {there} done");
+        let expected = 2..=there.min(1998);
+        assert!(expected.contains(&acknowledged), "{acknowledged} acknowledged, {there} done");
     });
 }
 

@@ -239,10 +239,10 @@ fn statistics_follow_the_load_and_history_keeps_them() {
 fn events_come_every_second_and_differ() {
     let tracker = Tracker::over(packed());
     let _load = AnnounceLoad::on(&tracker, 50);
+    let began = Instant::now();
     let mut asked = ask(tracker.admin, "GET", "/api/v1/events", &bearing(READ));
     let (status, head) = asked.head();
     assert!(status == 200 && head.to_ascii_lowercase().contains("content-type: text/event-stream"), "{head}");
-    let began = Instant::now();
     let mut requests = vec![];
     until("the number has grown three times", || {
         let stats: Value = serde_json::from_str(&asked.event().expect("an event")).expect("JSON");
