@@ -276,7 +276,7 @@ fn config_warns_of_addresses_and_interfaces_that_this_machine_lacks() {
 fn config_judges_the_settings_that_need_no_file_if_one_cannot_be_read() {
     let folder = Folder::empty();
     let tokens = folder.write("tokens", "");
-    std::fs::set_permissions(&tokens, std::os::unix::fs::PermissionsExt::from_mode(0)).expect("ours");
+    std::fs::set_permissions(&tokens, std::os::unix::fs::PermissionsExt::from_mode(0o0)).expect("ours");
     let mut config =
         not_as_root(&folder, Command::new("swarmkeep").args(["config", "--admin-tokens", &tokens]));
     for (variable, value, code, words) in [
