@@ -79,7 +79,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { command, machine, commit, date, .. } = self;
         let load = self.load.map_or("unknown".to_owned(), significant);
-        let commit = commit.as_deref().unwrap_or("no commit");
+        let commit = commit.as_ref().map_or("no commit".to_owned(), |commit| format!("commit {commit}"));
         write!(f, "`{command}`: {machine}, load {load}, {commit}, {date}")?;
         let reason = self.not_a_measurement.as_ref();
         reason.map_or(Ok(()), |reason| write!(f, "; {reason}: not a measurement"))
@@ -153,7 +153,7 @@ mod tests {
         let load = format!("load {} on {}", significant(busy), counted(cores(), "core"));
         let loaded = told(false, busy);
         assert!(loaded.ends_with(&format!("{load}: not a measurement")), "{loaded}");
-        assert!(told(true, idle).contains("; quick, "));
+        assert!(told(true, idle).contains("; quick, ") && told(true, idle).contains(" commit"));
         assert!(!told(false, idle).contains(" on ") && !told(false, idle).contains("quick"));
     }
 
