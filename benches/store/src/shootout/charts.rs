@@ -30,13 +30,14 @@ pub(crate) fn draw(report: &Report, directory: &Path) -> Result<(), Box<dyn Erro
         of("per peer of one large swarm", Shape::OneSwarm, Number::RssBytesPerPeer),
     ];
     let (way, time) = speed(Shape::Zipf).pop().unwrap_or_default();
-    let time_and_memory = format!("Time ({way}) and memory, logarithmic scale");
-    let main = vec![
-        ("ns per announce".to_owned(), time),
-        ("bytes per swarm of 1 peer".to_owned(), bytes[0].1.clone()),
-    ];
+    let title = format!("Time ({way}) and memory, as multiples of {}", stores.first().unwrap_or(&""));
+    let main = [("ns per announce", &time), ("bytes per swarm of 1 peer", &bytes[0].1)];
+    let main = main.map(|(label, numbers)| -> Series {
+        let first = numbers.first().copied().flatten().filter(|&first| first > 0.0);
+        (label.to_owned(), numbers.iter().map(|number| Some((*number)? / first?)).collect())
+    });
     for (file, title, series, scale) in [
-        ("stores", &*time_and_memory, main, Scale::Logarithmic),
+        ("stores", &*title, main.to_vec(), Scale::Linear),
         ("zipf", "Nanoseconds per announce, swarm sizes by Zipf's law", speed(Shape::Zipf), Scale::Linear),
         ("hot", "Nanoseconds per announce, one hot swarm", speed(Shape::Hot), Scale::Linear),
         ("tail", "99.9th percentile of announces during a sweep, nanoseconds", tail, Scale::Linear),
