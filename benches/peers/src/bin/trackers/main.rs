@@ -209,7 +209,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Marked::read(file, mark)?.write(&text)?;
     }
     if let Some(readme) = readme {
-        readme.write(&(table_of_patches(&rows) + &medians))?;
+        readme.write(&(table_of_patches(&rows)? + &medians))?;
     }
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
@@ -572,18 +572,19 @@ fn table_of_wire(rows: &[Row<'_>]) -> String {
 }
 
 /// The trackers on two stores, for a front page.
-fn table_of_patches(rows: &[Row<'_>]) -> String {
+fn table_of_patches(rows: &[Row<'_>]) -> Result<String, &'static str> {
     let patch = |row: &Row<'_>| {
         let is_patched = |name: &str| name.strip_suffix(PATCHED.0) == Some(row.tracker);
         rows.iter().find(|other| other.load == row.load && is_patched(other.tracker))
     };
     let pairs: Vec<_> = rows.iter().filter_map(|row| Some((row, patch(row)?))).collect();
-    tables::table(
+    pairs.first().ok_or("no tracker was measured with its patch and without it: change --only or --load")?;
+    let table = tables::table(
         &pairs,
         &[
             ("tracker", &|(row, _)| row.tracker.to_owned()),
             ("torrents × peers", &|(row, _)| row.load.to_owned()),
-            ("CPU seconds per million announces", &|(row, patched)| {
+            ("CPU seconds per million answers", &|(row, patched)| {
                 let [before, after] = [row, patched].map(|row| row.median(|turn| turn.cpu));
                 format!("{before:.2} → {after:.2}")
             }),
@@ -592,7 +593,10 @@ fn table_of_patches(rows: &[Row<'_>]) -> String {
                 format!("{before:.1} → {after:.1}")
             }),
         ],
-    )
+    );
+    let failed: u64 = rows.iter().map(Row::failed).sum();
+    let price = "Patched, a tracker keeps no peer ids or byte counts, and `stopped` gets no peers.";
+    Ok(format!("{table}\n{price} Failed requests: {failed}.\n"))
 }
 
 fn medians(args: &Args, origin: &Origin) -> String {

@@ -239,12 +239,12 @@ fn patched_torrust_answers_over_http_and_shows_torrents() {
 
 #[test]
 fn a_patched_tracker_stands_beside_its_original() {
-    let turn = |cpu, rss_full| Turn {
+    let turn = |cpu, rss_full: u64| Turn {
         machine: 0.0,
         cpu,
         per_second: 0.0,
         p99: 0.0,
-        failed: 0,
+        failed: u64::from(rss_full == 20_000_000),
         peers_an_answer: 0.0,
         rss_empty: 0,
         rss_full,
@@ -255,10 +255,11 @@ fn a_patched_tracker_stands_beside_its_original() {
         row("a", "2 × 1", vec![turn(5.0, 0)]),
         row("a patched", "1 × 1", vec![turn(3.0, 20_000_000)]),
     ];
-    let table = table_of_patches(&rows);
-    let cells: Vec<_> = table.lines().last().unwrap().split('|').map(str::trim).collect();
+    let table = table_of_patches(&rows).unwrap();
+    let cells: Vec<_> = table.lines().nth(2).unwrap().split('|').map(str::trim).collect();
     assert_eq!(cells, ["", "a", "1 × 1", "9.00 → 3.00", "80.0 → 20.0", ""], "{table}");
-    assert_eq!(table.lines().count(), 3, "one pair");
+    assert!(table.lines().count() == 5 && table.ends_with(" requests: 1.\n"), "one pair: {table}");
+    assert!(table_of_patches(&rows[..2]).is_err());
 }
 
 #[test]
