@@ -596,7 +596,7 @@ fn table_of_patches(rows: &[Row<'_>]) -> Result<String, &'static str> {
     );
     let failed: u64 = rows.iter().map(Row::failed).sum();
     let price = "Patched, a tracker keeps no peer ids or byte counts, and `stopped` gets no peers.";
-    Ok(format!("{table}\n{price} Failed requests: {failed}.\n"))
+    Ok(format!("{table}\n{price} Unanswered requests, in all rows: {failed}.\n"))
 }
 
 fn medians(args: &Args, origin: &Origin) -> String {
