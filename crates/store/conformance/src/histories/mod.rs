@@ -7,7 +7,7 @@ mod story;
 use std::{
     array,
     collections::BTreeSet,
-    env, hint,
+    env, hint, iter,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -49,6 +49,9 @@ pub enum Effects {
     OneOrMore,
 }
 
+/// Each call has programs of its own: on a busy machine it runs only the first of them.
+static SEEDS: AtomicU64 = AtomicU64::new(1);
+
 /// Runs random programs of 2 to 4 threads, for `SWARMKEEP_HISTORIES` seconds or less than one. Prints the
 /// numbers of histories and calls.
 ///
@@ -60,9 +63,10 @@ pub fn assert_order(store_of: StoreOf<'_>, effects: Effects) {
     let (begun, mut count, mut calls, mut lost, mut given_up) = (Instant::now(), 0, 0, 0, 0);
     // A sweep without an answer may take effect in later rounds.
     let mut late: Vec<Call> = Vec::new();
-    for seed in 1.. {
+    let seeds = iter::repeat_with(|| SEEDS.fetch_add(1, SeqCst));
+    for (nth, seed) in (1..).zip(seeds) {
         let patience = (time / 3).min(Duration::from_secs(1));
-        let mut histories = run(store_of, effects, 2 + seed as usize % 3, seed, patience);
+        let mut histories = run(store_of, effects, 2 + nth % 3, seed, patience);
         count += histories.len();
         calls += histories.iter().flatten().flatten().count();
         lost += histories.iter().flatten().flatten().filter(|call| call.is_lost()).count();
@@ -88,7 +92,7 @@ pub fn assert_order(store_of: StoreOf<'_>, effects: Effects) {
         if let Some(shortest) = orderless.min_by_key(|history| history.iter().map(Vec::len).sum::<usize>()) {
             panic!("seed {seed}: these calls have no order:\n{}", story::of(shortest));
         }
-        if seed >= 3 && begun.elapsed() >= time {
+        if nth >= 3 && begun.elapsed() >= time {
             break;
         }
     }
