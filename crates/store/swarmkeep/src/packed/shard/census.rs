@@ -66,6 +66,8 @@ pub(in crate::packed) struct Census {
     pub(in crate::packed) sampled_small: usize,
     pub(in crate::packed) small: Option<Candidate>,
     pub(in crate::packed) large: Option<Candidate>,
+    /// The shares of the newcomer.
+    own: u64,
 }
 
 impl Census {
@@ -171,6 +173,9 @@ impl Shard {
         let latest = if newcomer.has_others { Tick::EARLIEST } else { op.now };
         // However many share it, it is more than expired swarms.
         let own = (shares[0] * newcomer.share / UNIT).max((newcomer.share < UNIT).into());
+        // The large swarms of a flood share the unit of a newcomer from its network.
+        let own = if only_small { own.min(census.own) } else { own };
+        census.own = own;
         let own = worth(own, newcomer.proven, latest);
         for ((prefix, at), shares) in sample.into_iter().zip(&shares[1..]) {
             let leaf = &self.leaves[at.leaf];

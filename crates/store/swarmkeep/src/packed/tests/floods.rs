@@ -113,6 +113,16 @@ fn a_newcomer_finds_one_of_few_small_swarms() {
     assert!(refused <= 100, "{refused} of 1,000 are refused");
 }
 
+/// The made-up swarms of one network are larger than those that go as a whole.
+#[test]
+fn a_flood_of_large_swarms_displaces_no_small_one() {
+    let store = store(&config().max_swarms(1024));
+    fill(&store, 0, (0..100).map(|n| leecher(n, alone(Family::V4, n as u32))));
+    fill(&store, 1, (0..2000).flat_map(|n| (0..70).map(move |m| leecher(1000 + n, of_24(STRANGERS, m)))));
+    let left = (0..100).filter(|&n| peers(&store, n) > 0).count();
+    assert!(left >= 99, "{left} of 100");
+}
+
 /// Peers of a large swarm have come back. A newcomer that is refused takes some of them only where one
 /// network has all swarms.
 #[test]
