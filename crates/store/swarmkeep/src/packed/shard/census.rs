@@ -139,14 +139,17 @@ impl Shard {
         let mut members = Vec::with_capacity(4 * (1 + EVICTION_SAMPLE));
         members.extend(newcomer.networks.iter().map(|network| network.member(0)));
         let mut shares = [0; 1 + EVICTION_SAMPLE];
-        // Looking at large swarms takes long. Once many were seen, small ones are looked for among more.
+        // Looking at large swarms takes long. Once many were seen, small ones are looked for among more; those
+        // that have shrunk and are in tables until a sweep are left out.
         let only_small = census.is_mostly_large(newcomer.full);
         let most = if only_small { 2 * EVICTION_SAMPLE } else { EVICTION_SAMPLE };
         let others = self.around(op).filter(|&(_, at)| Some(at) != own).take(most);
-        let others: Vec<_> = others.inspect(|&(_, at)| _ = self.prefetch_swarm(at)).collect();
-        census.sampled += others.len();
-        let others = others.into_iter().filter(|&(_, at)| !only_small || self.is_small(at));
-        let sample: Vec<_> = others.take(EVICTION_SAMPLE).collect();
+        let sample: Vec<_> = others
+            .inspect(|_| census.sampled += 1)
+            .filter(|&(_, at)| !only_small || self.large_at(at).is_none() && self.is_small(at))
+            .inspect(|&(_, at)| _ = self.prefetch_swarm(at))
+            .take(EVICTION_SAMPLE)
+            .collect();
         // Large swarms take long to come from memory: their tables, and then the peers that are looked at.
         let large = || sample.iter().filter_map(|&(_, at)| self.large_at(at));
         large().for_each(LargeSwarm::prefetch_tables);
