@@ -139,8 +139,8 @@ impl Shard {
         let mut members = Vec::with_capacity(4 * (1 + EVICTION_SAMPLE));
         members.extend(newcomer.networks.iter().map(|network| network.member(0)));
         let mut shares = [0; 1 + EVICTION_SAMPLE];
-        // Looking at large swarms takes long. Once many were seen, small ones are looked for among more; those
-        // that have shrunk and are in tables until a sweep are left out.
+        // Looking at large swarms takes long. Once many were seen, small ones are looked for among more, but
+        // not in tables, where some that have shrunk are until a sweep.
         let only_small = census.is_mostly_large(newcomer.full);
         let most = if only_small { 2 * EVICTION_SAMPLE } else { EVICTION_SAMPLE };
         let others = self.around(op).filter(|&(_, at)| Some(at) != own).take(most);
