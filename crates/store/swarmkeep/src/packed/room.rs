@@ -129,6 +129,7 @@ impl Packed {
     fn least(&self, newcomer: &Newcomer, fewest: usize) -> Census {
         let (seed, mut census) = (self.context.draw(), Census::default());
         let mut first = None;
+        // A store of one shard is searched at several places.
         for nth in 0..self.shards.len().max(SHARDS_SEARCHED) {
             // Evictions are near the newcomer, so chance empties no part of a store. But the neighbours of a
             // popular swarm would all be evicted for its peers.

@@ -66,7 +66,7 @@ pub(in crate::packed) struct Census {
     pub(in crate::packed) sampled_small: usize,
     pub(in crate::packed) small: Option<Candidate>,
     pub(in crate::packed) large: Option<Candidate>,
-    /// The shares of the newcomer.
+    /// The shares of the newcomer in a sample: where only small swarms are in it, the least so far.
     own: u64,
 }
 
