@@ -240,12 +240,19 @@ impl LargeSwarm {
         }
         if self.population().peers() >= bounds.peers_per_swarm
             || tables.displaced(hash, endpoint, bounds.endpoints_per_address).is_some()
-            || tables.table(role).crowded(order, hash).is_some()
         {
             return Err(NotRestored::Full);
         }
+        let table = self.tables_mut().table_mut(role);
+        // If bytes are limited, there may be room only for the next peer.
+        if bounds.bytes == u64::MAX {
+            table.split_ahead(order, hash);
+        }
+        if table.crowded(order, hash).is_some() {
+            return Err(NotRestored::Full);
+        }
+        table.insert(order, endpoint, tick, now, hash);
         self.latest = self.latest.max(tick);
-        self.tables_mut().table_mut(role).insert(order, endpoint, tick, now, hash);
         Ok(())
     }
 

@@ -126,6 +126,10 @@ impl<const N: usize> Table<N> {
     /// could collect endpoints of one bucket.
     pub(super) const CROWD: usize = 512;
 
+    /// The most buckets after [`split_ahead`](Self::split_ahead). It splits only tables of up to an eighth as
+    /// many peers: they move a dozen times, in half a millisecond.
+    const MOST_AHEAD: usize = 1 << 16;
+
     /// The most merges after one removal: more than it takes to keep up, and few enough for one hold of the
     /// lock.
     const MAX_MERGES: usize = 8;
@@ -345,6 +349,25 @@ impl<const N: usize> Table<N> {
         // Of several, the smallest: stores with the same peers choose the same one.
         let (at, _) = peers.min_by_key(|(_, (peer, tick))| (*tick, **peer))?;
         Some(BucketIndex::new(number, at))
+    }
+
+    /// Splits buckets ahead of further peers if the bucket of `order` is full. A store with the same key
+    /// lists its peers in this order, so they fill one bucket after another. The table gets as many buckets
+    /// as it needs if the whole order is as dense as that bucket.
+    pub(super) fn split_ahead(&mut self, order: u64, hash: &EndpointHash) {
+        let full = self.buckets.get(self.bucket_of(order)).filter(|bucket| bucket.len() >= Self::CROWD);
+        let Some(bucket) = full.filter(|_| self.len() <= Self::MOST_AHEAD / 8) else { return };
+        let mut orders: Vec<_> = bucket.endpoints().iter().map(|peer| hash.order(peer)).collect();
+        orders.sort_unstable();
+        let (peers, width) = (orders.len() as u128, u128::from(orders[orders.len() - 1] - orders[0]));
+        orders.dedup();
+        // By the steps between orders: no split separates a crowd with one order.
+        let (orders, steps) = (orders.len() as u128, orders.len() as u128 - 1);
+        let expected = ((peers * steps) << 64) / (orders * width.max(1));
+        let enough = (expected / Self::SPLIT_ABOVE as u128).min(Self::MOST_AHEAD as u128) as usize;
+        while self.buckets.len() < enough {
+            self.split(hash);
+        }
     }
 
     // --- Hints: an index in them need not exist. ---

@@ -289,6 +289,37 @@ fn a_swarm_behind_one_that_goes_while_it_is_read_is_read_whole() {
 
 // --- Imports. ---
 
+/// Its peers come in the order of its tables, bucket after bucket.
+#[test]
+fn a_large_swarm_goes_whole_into_a_store_with_the_same_key() {
+    for config in [config(), config().max_endpoints_per_address(8)] {
+        let [store, other] = [(); 2].map(|()| Packed::new(&config.clone().shards(1)).expect("one shard"));
+        let family = |n: u32| if n.is_multiple_of(4) { Family::V6 } else { Family::V4 };
+        fill(&store, 1, (0..100_000).map(|n| leecher(0, of_full(family(n), n, 8)).left((n % 3).into())));
+        for records in read_out(&store, 1, 4096) {
+            assert_eq!(other.import(&[records], at(1)).refused, 0);
+        }
+        assert_eq!(swarms_of(&other), swarms_of(&store));
+        let [(before, _), (after, _)] = [&store, &other].map(|store| store.lock(0).buckets());
+        assert!(after < before * 3 / 2, "{after} buckets instead of {before}");
+        assert_consistent(&other);
+    }
+}
+
+#[test]
+fn no_bucket_splits_ahead_of_a_crowd_with_one_place_in_the_order() {
+    let store = Packed::new(&config().shards(1).max_endpoints_per_address(100)).expect("one shard");
+    let place = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint);
+    let (first, mut peers) = (place(&of_subnet(0, 0, 0)), Vec::new());
+    for nth in 0..25 {
+        let own = (0..).map(|n| of_subnet(0, subnet(nth), n)).filter(|own| place(own) == first);
+        peers.extend(own.take(24).map(|own| record(own, Role::Leecher, 1)));
+    }
+    let swarm = SwarmSummary { info_hash: hash(0), stats: SwarmStats::default() };
+    let restored = store.restore(&swarm, &peers, at(1));
+    assert_eq!((restored.added, restored.refused, store.lock(0).buckets()), (512, 88, (13, 512)));
+}
+
 #[test]
 fn a_peer_of_a_later_time_is_imported_as_one_of_now() {
     let store = Packed::new(&config()).expect("the usual");
