@@ -16,6 +16,9 @@ use serde_json::{Value, json};
 use swarmkeep_store_tests::{A_MINUTE, programs::find};
 use swarmkeep_tests::{admin::client::ask_with, serve::signal};
 
+/// The longest wait for an answer of the driver: on a busy machine, a page takes minutes.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// A browser with one page, and a profile of its own. Both are gone when this is dropped.
 pub(crate) struct Browser {
     driver: Child,
@@ -53,8 +56,10 @@ impl Browser {
             args.push("--no-sandbox".to_owned());
         }
         let options = json!({ "binary": binary, "args": args });
+        let patience = PATIENCE.as_secs() * 1000;
         let wanted = json!({
             "browserName": "chrome",
+            "timeouts": { "script": patience, "pageLoad": patience },
             "goog:chromeOptions": options,
             "goog:loggingPrefs": { "browser": "ALL", "performance": "ALL" },
         });
@@ -65,7 +70,9 @@ impl Browser {
 
     fn request(&self, method: &str, path: &str, body: &str) -> Value {
         let lines = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
-        let answer = ask_with(self.address, method, path, &lines, body).answer();
+        let mut driver = ask_with(self.address, method, path, &lines, body);
+        driver.stream().set_read_timeout(Some(PATIENCE)).expect("above zero");
+        let answer = driver.answer();
         assert_eq!(answer.status, 200, "{method} {path} {body}: {}", answer.text());
         answer.json()["value"].take()
     }
