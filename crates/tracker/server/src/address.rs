@@ -32,7 +32,15 @@ impl Reach {
             IpAddr::V6(ip) if ip.is_unspecified() || ip.is_multicast() => None,
             IpAddr::V6(Ipv6Addr::LOCALHOST) => Some(Self::Loopback),
             IpAddr::V6(ip) if ip.is_unique_local() || ip.is_unicast_link_local() => Some(Self::Private),
-            IpAddr::V6(_) => Some(Self::Public),
+            IpAddr::V6(ip) => match ip.segments() {
+                // The former site-local addresses (RFC 3879).
+                [0xfec0..=0xfeff, ..] => Some(Self::Private),
+                // 6to4 (RFC 3056) leads to an IPv4 address.
+                [0x2002, high, low, ..] => {
+                    Self::of_peer(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into())
+                }
+                _ => Some(Self::Public),
+            },
         }
     }
 
@@ -110,14 +118,18 @@ mod tests {
     #[test]
     fn addresses_are_of_this_machine_of_one_network_or_of_everywhere() {
         for (addresses, reach) in [
-            (&["127.0.0.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"][..], Some(Reach::Loopback)),
+            (
+                &["127.0.0.1", "127.255.255.254", "::1", "::ffff:127.0.0.1", "2002:7f00:1::1"][..],
+                Some(Reach::Loopback),
+            ),
             (
                 &["10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.1.1"],
                 Some(Reach::Private),
             ),
             (&["100.64.0.1", "100.127.255.255", "fe80::1", "fc00::1", "fdff::1"], Some(Reach::Private)),
+            (&["fec0::1", "feff::1", "2002:a00:1::1", "2002:c0a8:101:1::1"], Some(Reach::Private)),
             (&["1.1.1.1", "100.63.0.1", "100.128.0.1", "172.32.0.1", "223.255.255.255"], Some(Reach::Public)),
-            (&["192.0.2.1", "2001:db8::1", "2600::1", "::2"], Some(Reach::Public)),
+            (&["192.0.2.1", "2001:db8::1", "2002:101:101::1", "2600::1", "::2"], Some(Reach::Public)),
             (&["0.0.0.0", "0.1.2.3", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255"], None),
             (&["::", "ff02::1", "::ffff:224.0.0.1"], None),
         ] {
