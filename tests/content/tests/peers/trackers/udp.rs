@@ -48,8 +48,8 @@ async fn a_lost_datagram_costs_one_wait() {
     let torrent = Announcer::one(&tracker.url(), &client, &seldom());
     assert!(torrent.settled().await.is_started);
     let mut asked: Vec<_> = tracker.requests().into_iter().map(|(asked, ..)| asked).collect();
-    assert!(asked.len() >= 4, "{asked:?}");
-    // A busy machine may send more copies.
+    // A busy machine may send more copies: up to three of each.
+    assert!((4..=6).contains(&asked.len()), "{asked:?}");
     asked.dedup();
     assert!(matches!(asked[..], [UdpRequest::Connect { .. }, UdpRequest::Announce { .. }]), "{asked:?}");
 }
