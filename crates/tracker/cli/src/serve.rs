@@ -234,8 +234,9 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         let limit = most.map(|most| format!(", at most {} MiB", most >> 20)).unwrap_or_default();
         say(format!("listening on {}; repository {}{limit}", server.listening()?, chosen.name()));
         kept.tls.iter().for_each(Log::certificate);
-        if let Some(node) = store.node() {
-            info!(node, "the store is shared with all trackers that have its prefix");
+        if let Some(shared) = server.control().metrics.shared_store() {
+            let (node, engine) = (store.node(), shared.engine);
+            info!(node, engine, "the store is shared with all trackers that have its prefix");
         }
         if let Some(address) = server.admin_address()? {
             let scheme = if settings.fixed.admin_tls { "https" } else { "http" };

@@ -53,24 +53,16 @@ impl Engine {
         }
     }
 
-    /// The text of an error for an operator that has set the other one.
-    pub(crate) const fn describe(self) -> &'static str {
+    /// Its name in settings and metrics.
+    pub const fn name(self) -> &'static str {
         match self {
-            Self::Functions => "functions keep it",
-            Self::Module => "the module keeps it",
+            Self::Functions => "functions",
+            Self::Module => "module",
         }
     }
 
     pub(crate) fn of_version(version: &str) -> Option<Self> {
         [Self::Functions, Self::Module].into_iter().find(|engine| engine.version() == version)
-    }
-
-    /// The text between the prefix and the number of a shard in its key.
-    const fn mark(self) -> &'static str {
-        match self {
-            Self::Functions => "",
-            Self::Module => "packed",
-        }
     }
 }
 
@@ -153,7 +145,8 @@ impl Layout {
 
     /// The key of a shard.
     pub(crate) fn key(&self, prefix: &str, shard: u32) -> Vec<u8> {
-        format!("{prefix}{}{{{shard}}}", self.engine.mark()).into_bytes()
+        let mark = if self.engine == Engine::Module { "packed" } else { "" };
+        format!("{prefix}{mark}{{{shard}}}").into_bytes()
     }
 
     /// The shard of a swarm, and its hash within the shard's directory.

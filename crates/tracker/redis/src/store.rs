@@ -154,6 +154,12 @@ impl RedisRepository {
         self.shared.calls().layout.secret(purpose)
     }
 
+    /// The program in the servers that keeps the store. It changes only if the store is emptied and created
+    /// again.
+    pub fn engine(&self) -> Engine {
+        self.shared.calls().layout.engine
+    }
+
     /// The state of the store, as this process sees it.
     pub fn status(&self) -> Status {
         self.shared.status.lock().clone()
@@ -246,8 +252,10 @@ async fn open(link: &Link, calls: &Calls, asked: Option<Engine>) -> Result<Layou
     let (some, without) = link.module(&format!("{prefix}store"), all).await?;
     let new = asked.unwrap_or(if some { Engine::Module } else { Engine::Functions });
     let engine = there.as_ref().map_or(new, |there| there.engine);
-    let mismatch =
-        |engine: Engine| Err(Error::Mismatch { prefix: prefix.clone(), what: engine.describe().to_owned() });
+    let mismatch = |engine: Engine| {
+        let what = format!("its engine is {}", engine.name());
+        Err(Error::Mismatch { prefix: prefix.clone(), what })
+    };
     if asked.is_some_and(|asked| asked != engine) {
         return mismatch(engine);
     }

@@ -90,6 +90,8 @@ impl<T: fmt::Debug> fmt::Debug for StatusSource<T> {
 pub struct SharedStore {
     /// A name that all its trackers give it, and none gives another store.
     pub id: String,
+    /// The name of the program in its servers that keeps it.
+    pub engine: &'static str,
     /// Why this tracker cannot use the store as it is laid out now, if it cannot.
     pub refused: Option<String>,
     /// How often this tracker has followed another layout, after the store was emptied.

@@ -120,6 +120,7 @@ impl BuiltStore {
                 let [a, b, c, d, ..] = store.shared_secret("metrics");
                 SharedStore {
                     id: format!("{:08x}", u32::from_be_bytes([a, b, c, d])),
+                    engine: store.engine().name(),
                     refused: status.layout_refused,
                     layout_changes: status.layout_changes,
                     seconds_ahead: status.clock.map(ahead),

@@ -63,7 +63,7 @@ fn exposition(admin: &AdminState, sample: &Sample, open: bool) -> String {
             "store_info",
             "A store that several trackers share, with an id that is the same for all; always 1.",
         )
-        .sample(&[("repository", name), ("node", node), ("id", &store.id)], 1);
+        .sample(&[("repository", name), ("engine", store.engine), ("node", node), ("id", &store.id)], 1);
         of_shared_store(&mut out, &store);
     }
     of_sweeps(&mut out, &counts);

@@ -65,18 +65,25 @@ fn redis_engine_that_is_named_keeps_the_store_or_the_tracker_does_not_start() {
     assert_eq!([shards("swarmkeep:{"), shards("swarmkeep:packed{")], [1, 0]);
     let (code, said) = Serve::refused(setup.serve(&urls, &["--redis-engine=module"]));
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("functions keep it"), "{said}");
+    assert!(said.contains("its engine is functions"), "{said}");
     let auto = setup.tracker(&urls, &["--interval=600"]);
     assert_eq!(auto.announce(hash(1), 2, 9, Started), Ok((600, vec![at(1)])), "the store that is there");
     let other = setup.tracker(&urls, &["--redis-engine=module", "--redis-prefix=other:", "--interval=600"]);
     assert_eq!(other.announce(hash(1), 1, 0, Started), Ok((600, vec![])));
     assert_eq!(shards("other:packed{"), 1);
+    let new = setup.tracker(&urls, &["--redis-prefix=new:"]);
+    for (tracker, engine) in [(&auto, "functions"), (&other, "module"), (&new, "module")] {
+        let info = format!("swarmkeep_store_info{{repository=\"redis\",engine=\"{engine}\",");
+        assert!(tracker.get("/metrics").text().contains(&info), "{info}");
+        let log = tracker.serve.log();
+        assert!(log.contains(&format!("engine=\"{engine}\"\n")), "{log}");
+    }
     drop(other);
     // The key with the layout was lost, and the module's shards were not.
     server.command(&["DEL", "other:store"]).expect("it answers");
     let functions = ["--redis-engine=functions", "--redis-prefix=other:"];
     let (code, said) = Serve::refused(setup.serve(&urls, &functions));
-    assert!(code == Some(2) && said.contains("the module keeps it"), "{said}");
+    assert!(code == Some(2) && said.contains("its engine is module"), "{said}");
     assert_eq!(shards("other:{"), 0);
 }
 
@@ -105,8 +112,8 @@ fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() 
         .map(|tracker| text(tracker).split_once(",id=\"").expect("an id").1[..8].to_owned());
     assert!(ids[0] == ids[1] && ids[0] != ids[2], "{ids:?}");
     for (tracker, name) in [(&one, "one"), (&two, "two")] {
-        let info = format!("swarmkeep_store_info{{repository=\"redis\",node=\"{name}\",id=\"{}\"}}", ids[0]);
-        assert_eq!(tracker.metric(&info), Some(1.0));
+        let info = format!(",node=\"{name}\",id=\"{}\"}} 1\n", ids[0]);
+        assert!(text(tracker).contains(&info), "{info}");
         assert!(tracker.serve.log().contains(&format!("node=\"{name}\"")), "{}", tracker.serve.log());
         until("both count the same peers", || tracker.metric("swarmkeep_torrents") == Some(2.0));
         let stats = tracker.get("/api/v1/stats").json();
