@@ -32,10 +32,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use swarmkeep::{Restored, bittorrent::in_words};
 use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tracker::{Bound, Config, LocalPeers, ON_A_LAN, Reach, Server};
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    time::timeout,
-};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use self::{
@@ -276,13 +273,12 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
                 manager::stopping();
             })
             .await;
-        // A shared store may answer late or never.
-        let totals = timeout(Duration::from_millis(100), control.repository.totals()).await;
-        let totals = totals.ok().and_then(Result::ok);
-        let (counts, totals) = (control.metrics.counts(), totals.unwrap_or_default());
+        let counts = control.metrics.counts();
         let requests = counts.udp.all_requests() + counts.http.all_requests();
-        let peers = totals.v4.peers() + totals.v6.peers();
-        info!(reason, requests, torrents = totals.swarms, peers, "stopped");
+        // The totals of a shared store are of all its trackers, and may come late or never.
+        let totals = if store.node().is_none() { control.repository.totals().await.ok() } else { None };
+        let (torrents, peers) = totals.map(|totals| (totals.swarms, totals.peers())).unzip();
+        info!(reason, requests, torrents, peers, "stopped");
         Ok(())
     });
     // Closing needs the runtime.

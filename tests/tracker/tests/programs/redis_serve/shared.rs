@@ -130,6 +130,9 @@ fn redis_peers_of_two_trackers_find_each_other_and_stay_when_one_tracker_goes() 
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let name = format!("node=\"{}-", name.expect("Linux tells").trim());
     assert!(text(&again).contains(&name), "named by the machine without a name of its own");
+
+    let (_, log) = other.serve.stop("TERM");
+    assert!(log.contains("stopped reason=\"SIGTERM\" requests=1\n"), "without totals of others: {log}");
 }
 
 /// One node of the Cluster is enough to find the others, and a master that is lost is replaced.
