@@ -86,7 +86,7 @@ impl Redis {
             .clone()
             .unwrap_or_else(|| format!("{}-{}", uname().nodename().to_string_lossy(), process::id()));
         let mut config = RedisConfig::new(urls);
-        (config.prefix, config.node) = (self.redis_prefix.clone(), node.clone());
+        (config.prefix, config.node) = (self.redis_prefix.clone(), node);
         (config.patience, config.totals_age) = (self.redis_patience, TOTALS_AGE);
         config.clock = Some(swarmkeep_tracker::now);
         config.engine = match self.redis_engine {
@@ -109,7 +109,7 @@ impl Redis {
             }
             config.root_certificate = Some(pem);
         }
-        Ok(Servers { config, node, patience: self.redis_patience })
+        Ok(Servers(config))
     }
 
     /// Checks that the file of the password has one, which the next connection will use.
@@ -122,21 +122,16 @@ impl Redis {
 }
 
 #[derive(Debug)]
-pub(crate) struct Servers {
-    config: RedisConfig,
-    /// The name of this tracker.
-    pub(crate) node: String,
-    patience: Duration,
-}
+pub(crate) struct Servers(pub(super) RedisConfig);
 
 impl Servers {
     /// Connects to the store, in the runtime that its connections stay in. Tries again for as long as a
     /// request would.
     pub(crate) async fn reach(&self, config: &RepositoryConfig) -> Result<RedisRepository, Error> {
         const PAUSE: Duration = Duration::from_millis(100);
-        let enough = Instant::now() + self.patience;
+        let enough = Instant::now() + self.0.patience;
         loop {
-            match RedisRepository::connect(&self.config, config).await {
+            match RedisRepository::connect(&self.0, config).await {
                 Err(Error::Unreachable(_)) if Instant::now() + PAUSE < enough => sleep(PAUSE).await,
                 reached => return reached,
             }

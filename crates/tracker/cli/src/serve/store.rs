@@ -75,7 +75,7 @@ impl StoreBuilder {
     pub(crate) fn node(&self) -> Option<&str> {
         match self {
             Self::Embedded(_) => None,
-            Self::Redis(servers) => Some(&servers.node),
+            Self::Redis(servers) => Some(&servers.0.node),
         }
     }
 
