@@ -1,6 +1,6 @@
 //! `swarmkeep serve` as a program: its output, its exit codes, its errors.
 
-use swarmkeep_tests::udp::Client;
+use swarmkeep_tests::{http, udp::Client};
 
 use crate::common::{https::scrape, start};
 
@@ -33,4 +33,13 @@ fn serves_every_repository_of_the_catalog() {
         Client::of(serve.address("udp")).connect();
         assert_eq!(serve.stop("TERM").0, Some(0), "{}", row.name);
     }
+}
+
+#[test]
+fn a_proxy_that_names_no_client_is_warned_of_once() {
+    let serve = start(&["--http=127.0.0.1:0", "--http-proxy=127.0.0.1", "--http-proxy-header=X-Real-IP"]);
+    let mut proxy = http::Client::of(serve.address("http"));
+    (0..2).for_each(|_| assert!(proxy.get("/announce").text().contains("does not name the client")));
+    let log = serve.log();
+    assert_eq!(log.matches("no client was read from its X-Real-IP").count(), 1, "{log}");
 }

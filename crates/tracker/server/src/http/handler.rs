@@ -1,7 +1,10 @@
 //! Answers over HTTP: from the path and the query of a request to the body of the answer, without a
 //! connection. Only the dates of members follow a clock, the machine's.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::{Arc, Once},
+};
 
 use swarmkeep::{
     Announce, AnnounceEvent, Families, Family, PeerBuffer, Random, SwarmStats, SwarmSummary, Timestamp,
@@ -15,6 +18,7 @@ use swarmkeep_tracker_protocol::{
     },
     udp::{Action, ScrapeStats},
 };
+use tracing::warn;
 
 use crate::{
     Reach,
@@ -117,6 +121,11 @@ impl HttpHandler {
             (Ok(member), _) => self.announce(rules, (request, member), now, rng, out).await,
         };
         Some(answered.unwrap_or_else(|refusal| {
+            static FIRST: Once = Once::new();
+            if matches!(refusal, Refusal::NoClient) {
+                let header = rules.http_proxy_header.name();
+                FIRST.call_once(|| warn!("a proxy was refused, as no client was read from its {header}: let it set this header, or set http-proxy-header"));
+            }
             log_stranger!(client = ?request.client, %refusal, "refused");
             let client = match refusal {
                 Refusal::Unavailable => Software::Other,
