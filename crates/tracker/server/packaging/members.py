@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Sums up what members upload and download, from the records of `swarmkeep serve --report-to FILE`:
 
-    members.py SUMS.sqlite FILE     # every few minutes: adds what is new in FILE.1 and FILE, and prints the sums
+    members.py SUMS.sqlite FILE     # every few minutes: adds what is new in FILE.1 and FILE, and prints
+                                    # NAME UPLOADED DOWNLOADED of each member, in bytes
 
 A row is a member, an info hash and a peer id; after 30 days without an announce, a member alone. A client
 announces its numbers over IPv4 and over IPv6; they count once. A client that starts again counts from 0."""
