@@ -23,7 +23,8 @@ macro_rules! rows {
         /// | family | stores | limits |
         /// |---|---|---|
         $(#[doc = rows!(@document $family $summary $limits)])*
-        pub const ALL: &[Implementation] = &[
+        // Not a constant: each crate that reads one compiles all stores in it again.
+        pub static ALL: &[Implementation] = &[
             $($($(#[$cfg])? Implementation {
                 name: {
                     const DASHED: [u8; stringify!($name).len()] = dashed(stringify!($name));
