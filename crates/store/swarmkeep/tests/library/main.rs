@@ -1,5 +1,6 @@
 //! Tests of the library through its public interface.
 
+mod catalog;
 mod dropped_futures;
 mod exports;
 mod snapshots;
