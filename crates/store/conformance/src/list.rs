@@ -215,31 +215,3 @@ crate::cases! {
         random_stories_of_limited_addresses_go_as_with_the_model [21 24]
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::broken::Fault;
-
-    #[test]
-    fn every_rule_that_a_store_alone_can_keep_has_a_case() {
-        for rule in 1..=25 {
-            assert!(CASES.iter().any(|case| case.rules.contains(&rule)), "rule {rule}");
-        }
-    }
-
-    #[test]
-    fn every_case_rejects_a_broken_store() {
-        let is_target = |case: &&Case| Fault::ALL.iter().any(|fault| fault.case() == case.name);
-        let others: Vec<_> = CASES.iter().filter(|case| !is_target(case)).map(|case| case.name).collect();
-        assert!(others.is_empty(), "no fault is meant for these cases: {others:#?}");
-    }
-
-    #[test]
-    fn each_case_is_found_by_its_name() {
-        for case in CASES {
-            assert_eq!(Case::find(case.name).map(|found| found.run as usize), Some(case.run as usize));
-        }
-        assert!(Case::find("announce").is_none());
-    }
-}

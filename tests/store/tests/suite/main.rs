@@ -3,3 +3,4 @@
 mod broken;
 mod conformance;
 mod giving_way;
+mod list;
