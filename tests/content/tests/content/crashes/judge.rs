@@ -1,5 +1,7 @@
 //! Whether a store may be in this state after a crash.
 
+use std::fmt::Debug;
+
 use swarmkeep_content::Content;
 
 use super::{
@@ -39,7 +41,7 @@ pub(crate) fn judge(
         return Err("the second boot writes after the repair of the first".to_owned());
     }
     if state_of(&again) != state {
-        return Err(format!("booted twice, it is another: {state} and {}", state_of(&again)));
+        return Err(format!("booted twice, it is another: {state:?} and {:?}", state_of(&again)));
     }
     Ok(mended)
 }
@@ -95,7 +97,7 @@ pub(crate) fn check(
     Ok(kept)
 }
 
-fn state_of(store: &BlockStore) -> String {
+fn state_of(store: &BlockStore) -> impl PartialEq + Debug + use<> {
     let torrents: Vec<_> = store
         .list()
         .expect("it answers from memory")
@@ -106,7 +108,7 @@ fn state_of(store: &BlockStore) -> String {
             (summary.info_hash, pieces)
         })
         .collect();
-    format!("{torrents:?} {:?} {:?} {:?}", store.owners(), store.statistics().free, store.report().lost)
+    (torrents, store.owners(), store.statistics().free, store.report().lost.clone())
 }
 
 enum Violation {

@@ -60,13 +60,15 @@ pub(crate) fn torrent_file(name: u64) -> Vec<u8> {
     content(name, u32::MAX, 0, 300 + 50 * (name % 6) as usize)
 }
 
-/// The correct content of a piece of a torrent.
+/// The correct content of a piece of a torrent: a number of its own in each 512 bytes, the least that a crash
+/// tears.
 pub(crate) fn content(number: u64, piece: u32, version: u64, len: usize) -> Vec<u8> {
     let seed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(piece) << 20) ^ version;
     let mut rng = SplitMix64::new(seed);
     let mut bytes = vec![0; len];
-    for chunk in bytes.chunks_mut(8) {
-        chunk.copy_from_slice(&rng.next_u64().to_le_bytes()[..chunk.len()]);
+    for sector in bytes.chunks_mut(512) {
+        let numbers = rng.next_u64().to_le_bytes().repeat(sector.len().div_ceil(8));
+        sector.copy_from_slice(&numbers[..sector.len()]);
     }
     bytes
 }
