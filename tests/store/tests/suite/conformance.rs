@@ -1,5 +1,5 @@
-//! Every case runs on every implementation of the catalog, on the example of the documentation, and on the
-//! oracle, with a clock of seconds and with a coarse one.
+//! Every case runs on every implementation of the catalog, on the example of the documentation, on the store
+//! of `tests/own-store`, and on the oracle, with a clock of seconds and with a coarse one.
 
 use swarmkeep::{ConfigError, RepositoryConfig, TorrentRepository, catalog};
 use swarmkeep_conformance::{Model, Subject, suite};
@@ -25,6 +25,7 @@ swarmkeep::for_each_implementation! { suite_for_each }
 suite!(model, Model::new);
 suite!(hash_map_of_the_documentation, hash_map::hash_map);
 suite!(model_with_a_coarse_clock, Model::coarse);
+suite!(own, own_store::OwnStore::new);
 
 fn build(identifier: &str, config: &RepositoryConfig) -> Result<Box<dyn TorrentRepository>, ConfigError> {
     let implementation = catalog::find(&identifier.replace('_', "-")).expect("all features are on");
