@@ -368,7 +368,7 @@ pub(crate) fn a_step_of_an_export_visits_about_its_budget(subject: &dyn Subject)
 /// another. Some export must show announces made in the meantime: later peers as seeders, and earlier ones
 /// still as leechers.
 pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn Subject) {
-    const PEERS: u32 = 20_000;
+    const PEERS: u32 = 10_000;
     let (store, torrent) = (build(subject), hash(1));
     // In an order that no store uses.
     let in_order = || (0..PEERS).map(|n| v4(n * 7919 % PEERS));
