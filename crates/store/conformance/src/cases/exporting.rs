@@ -441,9 +441,9 @@ fn snapshot(resolution: u64) -> Vec<Records> {
     let aged = |n: u32, age: u64| record(peer(family(n), n), role(n), at(500).saturating_sub(age));
     for some in 0..4_u32 {
         let mut records = Records::new(at(500));
-        for n in (some..2000).step_by(4) {
+        for n in (some..600).step_by(4) {
             let expired = LIFETIME + resolution + 1 + u64::from(n);
-            let mut peers: Vec<_> = (0..n % 4).map(|m| aged(m, u64::from(n % 1700))).collect();
+            let mut peers: Vec<_> = (0..n % 4).map(|m| aged(m, u64::from(n * 17 % 1700))).collect();
             peers.extend((0..n % 3).map(|m| aged(1000 + m, expired)));
             records.push(&hash(n.into()), n % 5 / 3 * n, &peers);
         }
@@ -473,8 +473,8 @@ pub(crate) fn import_does_what_restore_does_one_by_one(subject: &dyn Subject) {
     let all = snapshot(resolution(&imported));
     for store in [&imported, &restored] {
         // Some peers exist already with another role, and some swarms have more downloads than the snapshot.
-        store.fill(400, (0..2000).step_by(7).map(|n| seeder(hash(n), peer(family(1), 1))));
-        store.fill(400, (0..2000).step_by(11).map(|n| completed(hash(n), v6(7))));
+        store.fill(400, (0..600).step_by(7).map(|n| seeder(hash(n), peer(family(1), 1))));
+        store.fill(400, (0..600).step_by(11).map(|n| completed(hash(n), v6(7))));
         store.fill(
             400,
             (0..100).flat_map(|n| [leecher(hash(5000), peer(family(n), n)), completed(hash(0), v4(n))]),
