@@ -1,7 +1,7 @@
 //! Cases of removal: the peers and swarms that a sweep removes, the size of one step, and removals by name.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
@@ -132,7 +132,10 @@ pub(crate) fn late_sweeps_make_no_expired_peer_young(subject: &dyn Subject) {
     let rounds = ticks.into_iter().flat_map(|tick| [16, 18, 20, 22, 24, 26, 28].map(|bits| tick << bits));
     let years =
         rounds.filter(|&round| round > 200_000).flat_map(|round| [round, 3 * round, 10 * 365 * 86_400]);
-    for now in days.chain(years.flat_map(|late| [late, late + 1, late + LIFETIME / 2])) {
+    // Each once: ticks, rounds and ten years repeat.
+    let times: BTreeSet<_> =
+        days.chain(years.flat_map(|late| [late, late + 1, late + LIFETIME / 2])).collect();
+    for now in times {
         let store = build(subject);
         // In small swarms and in larger ones, which stores keep in different ways.
         let large = if now % 5 == 0 { 90 } else { 0 };
