@@ -32,9 +32,10 @@ const fn row(name: &'static str, build: fn(&RepositoryConfig) -> Built) -> Imple
 }
 
 fn on(urls: impl IntoIterator<Item = String>, config: &RepositoryConfig) -> Built {
+    let urls: Vec<_> = urls.into_iter().collect();
     let config = match config.shard_count() {
-        // Few shards for three masters, since cases list a store all the time.
-        None => config.clone().shards(4),
+        // Few shards, since cases list a store all the time; more than there are masters.
+        None => config.clone().shards(if urls.len() > 1 { 4 } else { 2 }),
         Some(_) => config.clone(),
     };
     match RUNTIME.block_on(RedisRepository::connect(&settings(urls), &config)) {
