@@ -15,13 +15,16 @@ use crate::redis::stores::{server_with_module, settings, started};
 /// A call waits for its answer, so there is nothing that a second worker would be woken for.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads"));
-static SERVER: LazyLock<Server> = LazyLock::new(|| started(Server::start()));
-static SERVER_WITH_MODULE: LazyLock<Server> = LazyLock::new(|| server_with_module(&[]));
+/// Without TCP, which the Cluster and all other tests have: a case makes thousands of calls, one after the
+/// other.
+const SOCKET: (&str, &str) = ("unixsocket", "socket");
+static SERVER: LazyLock<Server> = LazyLock::new(|| started(Server::start_with(&[SOCKET])));
+static SERVER_WITH_MODULE: LazyLock<Server> = LazyLock::new(|| server_with_module(&[SOCKET]));
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| started(Cluster::start(3, 0)));
 
-static ON_ONE_SERVER: Implementation = row("redis_on_one_server", |config| on([SERVER.url()], config));
+static ON_ONE_SERVER: Implementation = row("redis_on_one_server", |config| on([at_socket(&SERVER)], config));
 static WITH_MODULE: Implementation =
-    row("redis_module_on_one_server", |config| on([SERVER_WITH_MODULE.url()], config));
+    row("redis_module_on_one_server", |config| on([at_socket(&SERVER_WITH_MODULE)], config));
 static ON_A_CLUSTER: Implementation = row("redis_on_a_cluster", |config| on(CLUSTER.urls(), config));
 
 type Built = Result<Arc<dyn AsyncTorrentRepository>, ConfigError>;
@@ -29,6 +32,10 @@ type Built = Result<Arc<dyn AsyncTorrentRepository>, ConfigError>;
 /// A row of the catalog's kind.
 const fn row(name: &'static str, build: fn(&RepositoryConfig) -> Built) -> Implementation {
     Implementation::new(name, "redis", "Redis or Valkey.", RedisRepository::BOUNDED, Build::Async(build))
+}
+
+fn at_socket(server: &Server) -> String {
+    format!("redis+unix://{}/{}", server.folder().display(), SOCKET.1)
 }
 
 fn on(urls: impl IntoIterator<Item = String>, config: &RepositoryConfig) -> Built {
