@@ -128,7 +128,7 @@ pub(crate) struct Fixed {
     #[arg(long, value_name = "TIME", default_value = "45m", value_parser = seconds, help_heading = STORE)]
     pub(crate) lifetime: u32,
 
-    /// Most torrents in the store. A new torrent displaces one of few peers, or has no room. Default: no limit.
+    /// Most torrents in the store. A new one displaces one of few peers, or has no room. Default: no limit.
     #[arg(long, value_name = "N", help_heading = STORE)]
     pub(crate) max_swarms: Option<NonZero<usize>>,
 

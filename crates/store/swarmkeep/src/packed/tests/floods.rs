@@ -123,8 +123,8 @@ fn a_flood_of_large_swarms_displaces_no_small_one() {
     assert!(left >= 99, "{left} of 100");
 }
 
-/// In a store that living swarms of one peer fill, a flood of one network takes the places of few, and more of
-/// those that have not come back.
+/// In a store full of living swarms of one peer, a flood of one network takes the places of few, and of more
+/// that have not come back.
 #[test]
 fn a_flood_displaces_few_of_the_lone_swarms_that_fill_a_store() {
     for (has_come_back, most) in [(true, 400), (false, 900)] {
