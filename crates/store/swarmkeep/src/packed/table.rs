@@ -126,9 +126,8 @@ impl<const N: usize> Table<N> {
     /// could collect endpoints of one bucket.
     pub(super) const CROWD: usize = 512;
 
-    /// The most buckets after [`split_ahead`](Self::split_ahead). It splits only tables of up to an eighth as
-    /// many peers: they move a dozen times, in half a millisecond.
-    const MOST_AHEAD: usize = 1 << 16;
+    /// The most peers of a table that [splits ahead](Self::split_ahead): more would take long to move.
+    const MOST_AHEAD: usize = 1 << 13;
 
     /// The most merges after one removal: more than it takes to keep up, and few enough for one hold of the
     /// lock.
@@ -356,7 +355,7 @@ impl<const N: usize> Table<N> {
     /// as it needs if the whole order is as dense as that bucket.
     pub(super) fn split_ahead(&mut self, order: u64, hash: &EndpointHash) {
         let full = self.buckets.get(self.bucket_of(order)).filter(|bucket| bucket.len() >= Self::CROWD);
-        let Some(bucket) = full.filter(|_| self.len() <= Self::MOST_AHEAD / 8) else { return };
+        let Some(bucket) = full.filter(|_| self.len() <= Self::MOST_AHEAD) else { return };
         let mut orders: Vec<_> = bucket.endpoints().iter().map(|peer| hash.order(peer)).collect();
         orders.sort_unstable();
         let (peers, width) = (orders.len() as u128, u128::from(orders[orders.len() - 1] - orders[0]));
@@ -364,7 +363,8 @@ impl<const N: usize> Table<N> {
         // By the steps between orders: no split separates a crowd with one order.
         let (orders, steps) = (orders.len() as u128, orders.len() as u128 - 1);
         let expected = ((peers * steps) << 64) / (orders * width.max(1));
-        let enough = (expected / Self::SPLIT_ABOVE as u128).min(Self::MOST_AHEAD as u128) as usize;
+        // A crowd gets no more than this, and the next full bucket of millions of peers as much again.
+        let enough = (expected / Self::SPLIT_ABOVE as u128).min(2 * self.len() as u128) as usize;
         while self.buckets.len() < enough {
             self.split(hash);
         }

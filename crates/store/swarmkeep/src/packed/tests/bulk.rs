@@ -306,6 +306,22 @@ fn a_large_swarm_goes_whole_into_a_store_with_the_same_key() {
     }
 }
 
+/// 600 peers in a small part of the order fill a bucket: each table gets at most two buckets for each of its
+/// peers then, and where bytes are limited only those that it has anyway.
+#[test]
+fn a_crowd_in_a_part_of_the_order_gets_few_buckets() {
+    for (config, most) in [(config(), 1200), (config().max_bytes(1 << 24), 20)] {
+        let store = Packed::new(&config.shards(1)).expect("one shard");
+        let is_near = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint) >> 52 == 0;
+        let crowd = (0..).map(|n| floods::alone(Family::V4, n)).filter(is_near).take(600);
+        let peers: Vec<_> = crowd.map(|own| record(own, Role::Leecher, 1)).collect();
+        let swarm = SwarmSummary { info_hash: hash(0), stats: SwarmStats::default() };
+        assert!(store.restore(&swarm, &peers, at(1)).added >= 512);
+        let (buckets, _) = store.lock(0).buckets();
+        assert!(buckets <= most, "{buckets} buckets");
+    }
+}
+
 #[test]
 fn no_bucket_splits_ahead_of_a_crowd_with_one_place_in_the_order() {
     let store = Packed::new(&config().shards(1).max_endpoints_per_address(100)).expect("one shard");
