@@ -78,7 +78,7 @@ impl RepositoryConfig {
     }
 
     /// Sets the number of shards of a sharded store; a power of two. A store without shards ignores it. Where
-    /// swarms are limited, shards of fewer than 256 give an eviction little to choose from.
+    /// swarms are limited, shards of fewer than 256 swarms give an eviction little to choose from.
     #[must_use]
     pub const fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);

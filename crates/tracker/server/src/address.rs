@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub enum Reach {
     /// The same machine.
     Loopback,
-    /// One network: private (RFC 1918), shared (RFC 6598), link-local and unique local (RFC 4193) addresses.
+    /// One network: private (RFC 1918), shared (RFC 6598), link-local, unique local (RFC 4193) and site-local
+    /// (RFC 3879) addresses.
     Private,
     /// The whole internet.
     Public,
@@ -33,7 +34,6 @@ impl Reach {
             IpAddr::V6(Ipv6Addr::LOCALHOST) => Some(Self::Loopback),
             IpAddr::V6(ip) if ip.is_unique_local() || ip.is_unicast_link_local() => Some(Self::Private),
             IpAddr::V6(ip) => match ip.segments() {
-                // The former site-local addresses (RFC 3879).
                 [0xfec0..=0xfeff, ..] => Some(Self::Private),
                 // 6to4 (RFC 3056) leads to an IPv4 address.
                 [0x2002, high, low, ..] => {
