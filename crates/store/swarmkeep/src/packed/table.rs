@@ -363,8 +363,9 @@ impl<const N: usize> Table<N> {
         // By the steps between orders: no split separates a crowd with one order.
         let (orders, steps) = (orders.len() as u128, orders.len() as u128 - 1);
         let expected = ((peers * steps) << 64) / (orders * width.max(1));
-        // A crowd gets no more than this, and the next full bucket of millions of peers as much again.
-        let enough = (expected / Self::SPLIT_ABOVE as u128).min(2 * self.len() as u128) as usize;
+        // A crowd gets eight buckets for each peer. So do two million peers at their first full bucket, which
+        // is enough for all of them.
+        let enough = (expected / Self::SPLIT_ABOVE as u128).min(8 * self.len() as u128) as usize;
         while self.buckets.len() < enough {
             self.split(hash);
         }

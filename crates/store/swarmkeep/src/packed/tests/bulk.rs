@@ -306,17 +306,22 @@ fn a_large_swarm_goes_whole_into_a_store_with_the_same_key() {
     }
 }
 
-/// 600 peers in a small part of the order fill a bucket: each table gets at most two buckets for each of its
-/// peers then, and where bytes are limited only those that it has anyway.
+/// The first peers in the order of two million are no crowd. More in a smaller part are one: it gets few
+/// buckets, and where bytes are limited only those that it has anyway.
 #[test]
-fn a_crowd_in_a_part_of_the_order_gets_few_buckets() {
-    for (config, most) in [(config(), 1200), (config().max_bytes(1 << 24), 20)] {
+fn a_crowd_gets_few_buckets_and_the_first_of_two_million_peers_get_enough() {
+    let limited = config().max_bytes(1 << 24);
+    for (config, bits, peers, added, most) in
+        [(config(), 11, 976, 976, 8000), (config(), 12, 600, 512, 5000), (limited, 12, 600, 512, 20)]
+    {
         let store = Packed::new(&config.shards(1)).expect("one shard");
-        let is_near = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint) >> 52 == 0;
-        let crowd = (0..).map(|n| floods::alone(Family::V4, n)).filter(is_near).take(600);
-        let peers: Vec<_> = crowd.map(|own| record(own, Role::Leecher, 1)).collect();
+        let place = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint);
+        let near = (0..).map(|n| floods::alone(Family::V4, n)).filter(|own| place(own) >> (64 - bits) == 0);
+        let mut near: Vec<_> = near.take(peers).collect();
+        near.sort_by_key(place);
+        let peers: Vec<_> = near.into_iter().map(|own| record(own, Role::Leecher, 1)).collect();
         let swarm = SwarmSummary { info_hash: hash(0), stats: SwarmStats::default() };
-        assert!(store.restore(&swarm, &peers, at(1)).added >= 512);
+        assert_eq!(store.restore(&swarm, &peers, at(1)).added, added, "{bits}");
         let (buckets, _) = store.lock(0).buckets();
         assert!(buckets <= most, "{buckets} buckets");
     }
