@@ -20,6 +20,7 @@ fn every_case_rejects_a_broken_store() {
 fn each_case_is_found_by_its_name() {
     for case in CASES {
         assert_eq!(Case::find(case.name).map(|found| found.name), Some(case.name));
+        assert_eq!(CASES.iter().filter(|other| other.name == case.name).count(), 1, "{}", case.name);
     }
     assert!(Case::find("announce").is_none());
 }
