@@ -2,7 +2,6 @@
 //! The table of `docs/operate/scaling.md` lists the results.
 
 use std::{
-    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -29,7 +28,7 @@ use tokio::{
 use crate::redis::{
     crowd::{
         NOW, announce_while, assert_all_done, assert_counted_once, endpoint, finished, lost, members,
-        requests, swarms, sweep, tell, tell_all, torrent,
+        requests, sweep, tell, tell_all, torrent,
     },
     stores::{RUNTIME, calls, config, connect, impatient, settings, started},
 };
@@ -153,11 +152,9 @@ fn redis_out_of_memory_refuses_announces_whole_and_lets_peers_leave() {
             assert!(acknowledged.len() < 1_000_000, "memory without end");
         };
         assert!(refused.reason.contains("OOM"), "{refused}");
-        // In few calls; the half that is left at the end is compared peer by peer.
-        let held = swarms(&store).await;
-        let of_one = held.iter().filter(|swarm| swarm.stats.peers() == 1).map(|swarm| swarm.info_hash);
-        let of_one: BTreeSet<_> = of_one.collect();
-        assert!(acknowledged.iter().all(|&n| of_one.contains(&torrent(n))), "acknowledged and lost");
+        let held = members(&store).await;
+        let is_there = |n: u32| held.get(&torrent(n)).is_some_and(|peers| peers.contains(&endpoint(n)));
+        assert!(acknowledged.iter().all(|&n| is_there(n)), "acknowledged and lost");
         assert_eq!(held.len(), acknowledged.len(), "refused announces had no effect");
         assert_eq!(store.scrape(&torrent(0)).await.expect("reading takes no memory").incomplete, 1);
 
