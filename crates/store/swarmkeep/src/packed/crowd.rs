@@ -1,6 +1,6 @@
 //! The peers of least worth in a sample: many peers of one network count as one.
 
-use super::{clock::Tick, context::StoreContext, large::order, leaf::slot::Section};
+use super::{clock::Tick, context::StoreContext, leaf::slot::Section};
 use crate::{CompactV4, Endpoint, Role};
 
 /// The worth of a network (IPv4 /24, IPv6 /48) in a sample. Its members, swarms or peers, share it equally.
@@ -83,7 +83,7 @@ pub(super) fn least<'a>(
             members.push(Network::of(endpoint).member(nth as u8));
             let endpoint = section.endpoint(endpoint);
             // Equals go in a keyed order, which prefers no family, no network and no bucket.
-            let order = order(&context.hash, &endpoint).rotate_left(32);
+            let order = context.hash.order_of(&endpoint).rotate_left(32);
             ((!context.clock.is_expired(latest, now), 0, latest, order), section.role(), endpoint)
         })
         .collect();

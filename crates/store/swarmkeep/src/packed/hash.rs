@@ -1,7 +1,7 @@
 //! Keyed hashing: a permutation of info hashes, and the order of endpoints in a table.
 
 use crate::{
-    HashKey, InfoHash, Random, SplitMix64,
+    Endpoint, HashKey, InfoHash, Random, SplitMix64,
     announce::{limited_networks, widest_network},
 };
 
@@ -99,6 +99,15 @@ impl EndpointHash {
                 let nth = (u128::from(self.hash(endpoint)) * u128::from(places)) >> 64;
                 self.place_of_network(endpoint, nth as u64)
             }
+        }
+    }
+
+    /// The same for an endpoint of any family.
+    #[inline]
+    pub(super) fn order_of(&self, endpoint: &Endpoint) -> u64 {
+        match endpoint {
+            Endpoint::V4(v4) => self.order(v4.as_bytes()),
+            Endpoint::V6(v6) => self.order(v6.as_bytes()),
         }
     }
 

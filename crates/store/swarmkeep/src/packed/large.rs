@@ -60,14 +60,6 @@ pub(super) struct PeerLocation {
     index: BucketIndex,
 }
 
-/// The position of an endpoint in the keyed order of its family.
-pub(super) fn order(hash: &EndpointHash, endpoint: &Endpoint) -> u64 {
-    match endpoint {
-        Endpoint::V4(v4) => hash.order(v4.as_bytes()),
-        Endpoint::V6(v6) => hash.order(v6.as_bytes()),
-    }
-}
-
 fn wide<const N: usize>((endpoint, tick): (&[u8; N], Tick)) -> (&[u8], Tick) {
     (endpoint, tick)
 }
@@ -198,7 +190,7 @@ impl LargeSwarm {
         tick: Tick,
         now: Tick,
     ) {
-        let order = order(hash, endpoint);
+        let order = hash.order_of(endpoint);
         match endpoint {
             Endpoint::V4(v4) => self.v4.table_mut(role).insert(order, v4.as_bytes(), tick, now, hash),
             Endpoint::V6(v6) => {
@@ -273,7 +265,7 @@ impl LargeSwarm {
         }
         let mut gone = Population::default();
         for (role, endpoint) in least {
-            let order = order(&context.hash, &endpoint);
+            let order = context.hash.order_of(&endpoint);
             match &endpoint {
                 Endpoint::V4(v4) => self.v4.table_mut(role).evict(order, v4.as_bytes()),
                 Endpoint::V6(v6) => self.tables_mut().table_mut(role).evict(order, v6.as_bytes()),

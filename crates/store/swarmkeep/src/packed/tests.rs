@@ -526,7 +526,7 @@ fn no_bucket_is_far_from_the_mean_where_each_address_has_all_its_endpoints() {
 fn a_bucket_that_strangers_fill_has_room_for_others() {
     for family in [Family::V4, Family::V6] {
         let store = Packed::new(&config().shards(1)).expect("one shard");
-        let near = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint) >> 56 == 0;
+        let near = |endpoint: &Endpoint| store.context.hash.order_of(endpoint) >> 56 == 0;
         let neighbour = (0..).map(|n| of_address(family, 0xff00, n)).find(near).expect("one of 256");
         let strangers = (0..).map(|n| of_address(family, n % 20, n / 20)).filter(near);
         let strangers: Vec<_> = strangers.take(1500).collect();
@@ -552,7 +552,7 @@ fn a_table_shrinks_although_a_network_has_all_its_endpoints_in_one_bucket() {
     for limit in [usize::MAX, 1 << 22] {
         let config = config().shards(1).max_endpoints_per_address(8).max_bytes(limit);
         let store = Packed::new(&config).expect("one shard");
-        let place = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint);
+        let place = |endpoint: &Endpoint| store.context.hash.order_of(endpoint);
         let first = place(&of_subnet(0, 0, 0));
         for nth in 0..25 {
             let own = (0..).map(|n| of_subnet(0, subnet(nth), n)).filter(|own| place(own) == first);

@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use super::{LargeSwarm, PeerLocation, Tables, order};
+use super::{LargeSwarm, PeerLocation, Tables};
 use crate::{
     Announce, Families, Family, PeerBuffer, Random as _, Role, Section, SplitMix64,
     implement::SectionExt as _,
@@ -67,7 +67,7 @@ impl LargeSwarm {
     /// Draws the beginning of the selection of an announce, and prefetches the headers that the announce will
     /// need: of its own bucket, and of the slots that were drawn.
     pub(in crate::packed) fn look_ahead(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Draws {
-        let order = order(hash, &announce.endpoint);
+        let order = hash.order_of(&announce.endpoint);
         match announce.endpoint.family() {
             Family::V4 => self.v4.look_ahead(announce, order, seed),
             Family::V6 => self.v6().look_ahead(announce, order, seed),
@@ -76,7 +76,7 @@ impl LargeSwarm {
 
     /// The same in one step, for the current announce: reads the headers, and prefetches the peers.
     pub(in crate::packed) fn look_now(&self, hash: &EndpointHash, announce: &Announce, seed: u64) -> Draws {
-        let order = order(hash, &announce.endpoint);
+        let order = hash.order_of(&announce.endpoint);
         match announce.endpoint.family() {
             Family::V4 => self.v4.look_now(announce, order, seed),
             Family::V6 => self.v6().look_now(announce, order, seed),
@@ -285,7 +285,7 @@ mod tests {
         seed: u64,
         ahead: Option<&Draws>,
     ) -> Vec<u8> {
-        let order = order(hash, &announce.endpoint);
+        let order = hash.order_of(&announce.endpoint);
         let own = match &announce.endpoint {
             Endpoint::V4(v4) => large.v4.find(order, v4.as_bytes(), announce.role()),
             Endpoint::V6(v6) => large.v6().find(order, v6.as_bytes(), announce.role()),

@@ -8,7 +8,7 @@ use crate::{
     packed::{
         bounds::MAX_GROWTH,
         hints::Sight,
-        large::{self, LargeSwarm, PeerLocation, select::Draws},
+        large::{LargeSwarm, PeerLocation, select::Draws},
         leaf::{
             Leaf,
             slot::{FewPeers, Section, SectionIndex, Slot, SlotContent, population_of},
@@ -276,7 +276,7 @@ impl Shard {
         reservation: &mut Reservation<'_>,
     ) -> (Announced, Selection) {
         let SlotContent::Large(number) = self.content(at) else { unreachable!("is large") };
-        let order = large::order(&op.context.hash, &announce.endpoint);
+        let order = op.context.hash.order_of(&announce.endpoint);
         let updated = self.changing_large(number, |large| large.update(op.context, announce, order, op.now));
         if updated.earlier.is_some_and(|earlier| op.context.clock.is_return(earlier, op.now)) {
             self.leaves[at.leaf].set_proven(at.slot);

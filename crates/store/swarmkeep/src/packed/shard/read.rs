@@ -9,7 +9,7 @@ use crate::{
     packed::{
         context::StoreContext,
         hash::Key,
-        large::{self, ranges::starts},
+        large::ranges::starts,
         leaf::{
             Leaf,
             slot::{Prefix, SlotContent},
@@ -150,7 +150,7 @@ impl Shard {
             .peers(at.slot)
             .filter_map(|(section, endpoint, stamp)| {
                 let peer = section.endpoint(endpoint);
-                let order = large::order(hash, &peer);
+                let order = hash.order_of(&peer);
                 let behind = match &peer {
                     Endpoint::V4(v4) => v4_start.is_some_and(|start| start.is_before(order, v4.as_bytes())),
                     Endpoint::V6(v6) => v6_start.is_before(order, v6.as_bytes()),

@@ -315,7 +315,7 @@ fn a_crowd_gets_few_buckets_and_the_first_of_two_million_peers_get_enough() {
         [(config(), 11, 976, 976, 8000), (config(), 12, 600, 512, 5000), (limited, 12, 600, 512, 20)]
     {
         let store = Packed::new(&config.shards(1)).expect("one shard");
-        let place = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint);
+        let place = |endpoint: &Endpoint| store.context.hash.order_of(endpoint);
         let near = (0..).map(|n| floods::alone(Family::V4, n)).filter(|own| place(own) >> (64 - bits) == 0);
         let mut near: Vec<_> = near.take(peers).collect();
         near.sort_by_key(place);
@@ -330,7 +330,7 @@ fn a_crowd_gets_few_buckets_and_the_first_of_two_million_peers_get_enough() {
 #[test]
 fn no_bucket_splits_ahead_of_a_crowd_with_one_place_in_the_order() {
     let store = Packed::new(&config().shards(1).max_endpoints_per_address(100)).expect("one shard");
-    let place = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint);
+    let place = |endpoint: &Endpoint| store.context.hash.order_of(endpoint);
     let (first, mut peers) = (place(&of_subnet(0, 0, 0)), Vec::new());
     for nth in 0..25 {
         let own = (0..).map(|n| of_subnet(0, subnet(nth), n)).filter(|own| place(own) == first);

@@ -173,7 +173,7 @@ fn a_full_bucket_prefers_no_network() {
     for key in [1, 2] {
         let config = RepositoryConfig::new(HashKey::from_bytes([key; 16])).shards(1);
         let store = Packed::new(&config).expect("one shard");
-        let near = |endpoint: &Endpoint| large::order(&store.context.hash, endpoint) >> 56 == 0;
+        let near = |endpoint: &Endpoint| store.context.hash.order_of(endpoint) >> 56 == 0;
         let all: Vec<_> = (0..).map(|n| alone(Family::V4, n)).filter(near).take(513).collect();
         let evicted: u64 = all.iter().map(|&peer| tell(&store, 1, leecher(0, peer)).evicted.peers).sum();
         assert_eq!(evicted, 1);
