@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use indicatif::{HumanBytes, HumanCount, HumanDuration};
+use indicatif::{BinaryBytes, HumanCount, HumanDuration};
 use serde::Serialize;
 use swarmkeep_bittorrent::{counted, say};
 use swarmkeep_state::{
@@ -128,7 +128,7 @@ fn print(report: &StateReport) -> io::Result<()> {
             });
             let [swarms, peers] = [(summary.records, "swarm"), (summary.peers, "peer")]
                 .map(|(n, unit)| counted(HumanCount(n), unit));
-            let bytes = HumanBytes(summary.bytes);
+            let bytes = BinaryBytes(summary.bytes);
             say!("{file}: taken {age}, {swarms} (large ones in parts), {peers}, {bytes}");
         }
         if let Some(refused) = refused {
@@ -140,7 +140,7 @@ fn print(report: &StateReport) -> io::Result<()> {
     }
     for Database { file, counts, damaged } in &report.downloads {
         if let Some(CountsSummary { torrents, bytes, age_seconds }) = counts {
-            let (torrents, bytes) = (counted(HumanCount(*torrents), "torrent"), HumanBytes(*bytes));
+            let (torrents, bytes) = (counted(HumanCount(*torrents), "torrent"), BinaryBytes(*bytes));
             let age = HumanDuration(Duration::from_secs(*age_seconds));
             say!("{file}: download counts of {torrents}, {bytes}, written {age} ago");
         }
