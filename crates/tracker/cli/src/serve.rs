@@ -21,14 +21,17 @@ use std::{
     io::{self, IsTerminal as _, Write as _},
     net::{SocketAddr, TcpListener, UdpSocket},
     os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
+    path::{Path, PathBuf, absolute},
     process::ExitCode,
     sync::Arc,
     time::Duration,
 };
 
 use nix::ifaddrs::getifaddrs;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::{
+    fs::{Access, access},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use swarmkeep::{Restored, bittorrent::in_words};
 use swarmkeep_state::{Directory, Pace, State};
 use swarmkeep_tracker::{Bound, Config, LocalPeers, ON_A_LAN, Reach, Server};
@@ -104,7 +107,7 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
         if problems.is_empty() {
             let judged = settings.judge(&mut RunState::new()?, None);
             let judged = judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
-            problems = unavailable(&judged.server);
+            problems = unavailable(&judged.server, &settings.fixed);
         } else if let Err(error) = settings.judge_without_files() {
             crate::refuse(error.to_string());
         }
@@ -121,7 +124,7 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
 }
 
 /// What the start would refuse on this machine now. A port in use is probably the running tracker's.
-fn unavailable(config: &Config) -> Vec<String> {
+fn unavailable(config: &Config, fixed: &Fixed) -> Vec<String> {
     let bind_udp = |address: &SocketAddr| ("udp", *address, UdpSocket::bind(address).err());
     let bind_tcp =
         |protocol| move |address: &SocketAddr| (protocol, *address, TcpListener::bind(address).err());
@@ -141,7 +144,16 @@ fn unavailable(config: &Config) -> Vec<String> {
     let interface = config.xdp.as_ref().map(|xdp| &xdp.interface);
     let missing = interface.filter(|name| !Path::new("/sys/class/net").join(name).exists());
     let missing = missing.map(|name| swarmkeep_tracker::Error::NoInterface(name.clone()).to_string());
-    refused.chain(missing).collect()
+    // All folders above the state are made, and none above a report.
+    let reports = fixed.report_to.iter().filter(|to| !to.to_string_lossy().starts_with(settings::UNIX));
+    let written = fixed.state.iter().zip([usize::MAX]).chain(reports.zip([2]));
+    let closed = written.filter_map(|(path, most)| {
+        let whole = absolute(path).ok()?;
+        let there = whole.ancestors().take(most).find(|path| path.exists());
+        let is_open = there.is_some_and(|there| access(there, Access::WRITE_OK).is_ok());
+        (!is_open).then(|| format!("cannot write to {}", path.display()))
+    });
+    refused.chain(missing).chain(closed).collect()
 }
 
 fn unknown(variable: &str, nearest: Option<String>) -> String {

@@ -307,19 +307,12 @@ const PROCESS: &str = "Process";
 
 /// An address to listen at, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Listen {
-    Off,
-    At(SocketAddr),
-}
+pub(crate) struct Listen(Option<SocketAddr>);
 
 fn listen(text: &str) -> Result<Listen, String> {
-    match text {
-        "off" => Ok(Listen::Off),
-        address => {
-            let wrong = "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off";
-            address.parse().map(Listen::At).map_err(|_| wrong.into())
-        }
-    }
+    let address = (text != "off").then(|| text.parse::<SocketAddr>()).transpose();
+    let wrong = "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off";
+    address.map(Listen).map_err(|_| wrong.into())
 }
 
 /// All interfaces at the usual port.
@@ -433,10 +426,7 @@ impl Settings {
         for ((name, given), addresses) in
             [("udp", udp), ("http", http), ("https", https)].into_iter().zip(&mut listening)
         {
-            addresses.extend(given.iter().filter_map(|one| match one {
-                Listen::Off => None,
-                Listen::At(address) => Some(*address),
-            }));
+            addresses.extend(given.iter().filter_map(|one| one.0));
             let is_wrong = if given.is_empty() && name != "https" {
                 "has no address: give one, or off"
             } else if !addresses.is_empty() && addresses.len() < given.len() {
@@ -447,26 +437,23 @@ impl Settings {
             return Err(Contradiction(format!("{name} {is_wrong}")));
         }
         let [of_udp, of_http, of_https] = &listening;
-        for addresses in
-            [of_udp.clone(), of_http.iter().chain(of_https).copied().chain(self.admin()).collect()]
-        {
-            let taken = |address: &&SocketAddr| {
-                address.port() > 0 && addresses.iter().filter(|other| other == address).count() > 1
-            };
-            if let Some(address) = addresses.iter().find(taken) {
-                return Err(Contradiction(format!("{address} is given twice: leave one of them out")));
+        let of_tcp = of_http.iter().chain(of_https).copied().chain(self.fixed.admin.0).collect();
+        for (addresses, is_tcp) in [(of_udp.clone(), false), (of_tcp, true)] {
+            for (n, one) in addresses.iter().enumerate().filter(|(_, one)| one.port() > 0) {
+                // Over TCP, a socket at all addresses of a family leaves none of them to another socket.
+                let is_taken_by = |other: &&SocketAddr| {
+                    let has_all = is_tcp && other.ip().is_unspecified() && other.is_ipv4() == one.is_ipv4();
+                    *other == one || has_all && other.port() == one.port()
+                };
+                if let Some(other) = addresses[..n].iter().chain(&addresses[n + 1..]).find(is_taken_by) {
+                    let how = if other == one { "given twice".into() } else { format!("a part of {other}") };
+                    return Err(Contradiction(format!("{one} is {how}: leave one of them out")));
+                }
             }
         }
         match listening.iter().all(Vec::is_empty) {
             true => Err(Contradiction("udp, http and https are off: give one of them an address".into())),
             false => Ok(listening),
-        }
-    }
-
-    fn admin(&self) -> Option<SocketAddr> {
-        match self.fixed.admin {
-            Listen::Off => None,
-            Listen::At(address) => Some(address),
         }
     }
 
@@ -485,7 +472,7 @@ impl Settings {
         config.http_connections = http_connections.get();
         config.http_connections_per_address = http_connections_per_address.get();
         config.repository_name = Some(repository.name().to_owned());
-        config.admin = self.admin();
+        config.admin = self.fixed.admin.0;
         (config.admin_tls, config.admin_hosts) = (self.fixed.admin_tls, self.fixed.admin_host.clone());
         [config.udp, config.http, config.https] = self.listening()?.map(|of_protocol| {
             // Sockets of a service manager replace the default addresses.
@@ -493,7 +480,7 @@ impl Settings {
                 && of_protocol == EVERYWHERE.map(|address| address.parse().expect("a constant"));
             if unnamed { Vec::new() } else { of_protocol }
         });
-        config.xdp = self.fixed.xdp.settings(!self.fixed.udp.contains(&Listen::Off))?;
+        config.xdp = self.fixed.xdp.settings(!self.fixed.udp.contains(&Listen(None)))?;
         config.udp_workers = workers.and_then(|workers| NonZero::new(workers.into()));
         Ok(config)
     }

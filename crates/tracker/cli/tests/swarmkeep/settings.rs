@@ -149,10 +149,12 @@ fn a_listener_that_is_named_replaces_those_of_its_own_protocol() {
 }
 
 /// Wrong files, and a part of the message about each.
-const WRONG: [(&str, &str); 51] = [
+const WRONG: [(&str, &str); 54] = [
     ("interval = 1h", ":1: expected a value; text stands in quotes, such as \"30m\""),
     ("interval = \"1h\"", "forgotten after 2700 s: give a longer lifetime, or a shorter interval"),
     ("interval = 0", "a time above 0"),
+    ("interval = \"1500ms\"", "a time above 0"),
+    ("interval = \"4294967295h\"", "a time above 0"),
     ("lifetime = \"45x\"", "such as 2700, 45m or 1h30m; units are s, m, h, d"),
     ("udp = \"localhost\"", "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off"),
     ("log = \"loud\"", "allowed are off, error, warn, info, debug, trace"),
@@ -166,10 +168,11 @@ const WRONG: [(&str, &str); 51] = [
     ("max-bytes = \"1XB\"", "units are kB, MB, GB, TB, KiB, MiB, GiB, TiB"),
     ("max-bytes = \"1MB\"\nrepository = \"btreemap\"", "bytes"),
     ("max-swarms = 0", "expected a whole number above 0"),
-    ("snapshot-every = \"1x\"", "units are s, m, h, d"),
     ("snapshot-every = \"1h30\"", "units are s, m, h, d"),
     ("udp = [\"127.0.0.1:7\", \"127.0.0.1:7\"]", "127.0.0.1:7 is given twice"),
     ("http = [\"127.0.0.1:7\"]\nadmin = \"127.0.0.1:7\"", "127.0.0.1:7 is given twice"),
+    ("http = \"0.0.0.0:7\"\nadmin = \"127.0.0.1:7\"", "127.0.0.1:7 is a part of 0.0.0.0:7: leave one of"),
+    ("http = \"[::1]:7\"\nadmin = \"[::]:7\"", "[::1]:7 is a part of [::]:7: leave one of"),
     ("udp = []", "udp has no address: give one, or off"),
     ("udp = [\"off\", \"127.0.0.1:7\"]", "udp is off and has an address: leave one of them out"),
     ("udp = \"off\"\nhttp = \"off\"", "udp, http and https are off: give one of them an address"),
@@ -258,15 +261,27 @@ fn config_the_start_and_a_reload_refuse_the_same_files_in_the_same_words() {
 
 /// Another tracker may have the port; an address of no interface is certain.
 #[test]
-fn config_warns_of_addresses_and_interfaces_that_this_machine_lacks() {
+fn config_warns_of_addresses_interfaces_and_folders_that_the_start_would_refuse() {
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let udp = format!("--udp={}", taken.local_addr().unwrap());
-    let (code, _, said) = config(&[&udp, "--http=192.0.2.1:0", "--admin=off", "--xdp=nic-0"], &[]);
+    let all = udp.replace("127.0.0.1", "0.0.0.0");
+    let (code, _, said) = config(&[&udp, &all, "--http=192.0.2.1:0", "--admin=off", "--xdp=nic-0"], &[]);
     let said: Vec<_> =
         said.lines().map(|line| line.strip_prefix("swarmkeep: on this machine, now: ")).collect();
     assert!(code == Some(0) && said.len() == 2, "{said:?}");
     assert!(said[0].is_some_and(|line| line.starts_with("cannot listen on http 192.0.2.1:0")), "{said:?}");
     assert!(said[1].is_some_and(|line| line.starts_with("there is no interface `nic-0`")), "{said:?}");
+    let folder = Folder::empty();
+    let mut command = Command::new("swarmkeep");
+    command.args(["config", "--report-to=/dev/shm/nowhere/reports", "--state=/nowhere/at/all", "--passkeys"]);
+    let output = not_as_root(&folder, command.arg(folder.write("passkeys", ""))).output();
+    let said = String::from_utf8(output.expect("it starts").stderr).expect("text");
+    for path in ["/dev/shm/nowhere/reports", "/nowhere/at/all"] {
+        assert!(said.contains(&format!("cannot write to {path}\n")), "{said}");
+    }
+    let (address, source) = (([0_u8; 4], 80).into(), std::io::ErrorKind::PermissionDenied.into());
+    let said = swarmkeep_tracker::Error::Bind { protocol: "http", address, source }.to_string();
+    assert!(said.contains("ports below 1024 are for root: start as root, and let --user"), "{said}");
     let (code, _, said) = config(&["--http-proxy=0.0.0.0/0"], &[]);
     assert!(code == Some(0) && said.contains("WARN") && said.contains("contains all addresses"), "{said}");
 }
