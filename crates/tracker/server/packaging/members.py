@@ -37,8 +37,7 @@ def add(db, report):
 
 database, path = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
 files = [open(name, "rb") for name in (path, path + ".1") if os.path.exists(name)]  # FILE may become FILE.1
-if not files:
-    sys.exit(f"there is no {path}: give the file of --report-to")
+files or sys.exit(f"there is no {path}: give the file of --report-to")
 os.umask(0o077)  # the sums show what members fetch
 db = sqlite3.connect(database)
 db.executescript(TABLES)
