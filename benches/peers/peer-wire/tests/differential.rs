@@ -16,7 +16,7 @@ use swarmkeep_peers_wire::{limits, ours, serialize, theirs};
 
 proptest! {
     #[test]
-    fn both_write_the_same_and_read_what_the_other_writes(
+    fn both_write_the_same_and_each_reads_the_other(
         kind in 0..10_u8, piece in 0..4096_u32, begin in 0..1_u32 << 23, data in vec(any::<u8>(), 1..3000),
     ) {
         let bits: Vec<u8> = data.iter().copied().cycle().take(512).collect();

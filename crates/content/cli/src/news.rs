@@ -233,7 +233,7 @@ pub(crate) fn short(time: Duration) -> String {
 
 #[cfg(test)]
 #[test]
-fn lost_pieces_and_those_that_are_back_are_reported() {
+fn lost_pieces_and_restored_ones_are_reported() {
     let (info_hash, pieces) = (String::new(), 2);
     let told = [Event::Lost { info_hash: info_hash.clone(), pieces }, Event::Back { info_hash, pieces }];
     let [lost, back] = told.map(|event| event.words("x").unwrap());

@@ -367,7 +367,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_is_read_is_written_so_that_it_is_read_again(
+        fn a_read_link_is_written_so_that_it_is_read_again(
             hashes in (prop::option::of(any::<[u8; 20]>()), any::<[u8; 32]>()),
             name in prop::option::of("\\PC{1,40}"),
             trackers in prop::collection::vec("\\PC{1,40}", 0..4),

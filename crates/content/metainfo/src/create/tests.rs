@@ -78,7 +78,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_made_is_read_as_it_was_meant_and_every_piece_verifies(
+    fn a_made_torrent_is_read_as_it_was_meant_and_every_piece_verifies(
         files in some_files(),
         format in prop::sample::select(vec![Format::V1, Format::V2, Format::Hybrid]),
         shift in 14_u32..18,

@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_a_set_of_the_standard_library_holds(
+        fn it_has_the_entries_of_a_set_of_the_standard_library(
             entries in vec(entry(), 0..600),
             others in vec(entry(), 0..100),
         ) {
