@@ -104,12 +104,21 @@ fn messages_of_wrong_values_have_no_words_of_programmers() {
                     server.err().iter().for_each(|error| judge(in_words(error)));
                     redis.err().iter().for_each(|error| judge(in_words(error)));
                 }
-                Err(error) => {
-                    judge(crate::plain(error).to_string());
+                Err(_) => {
                     let id = option.get_id().as_str();
                     let in_file = check(&Settings::schema(), id, &SettingOrigin::Default, &[value.into()]);
                     in_file.err().iter().for_each(|error| judge(error.to_string()));
                 }
+            }
+        }
+    }
+    for command in crate::command().get_subcommands() {
+        for name in command.get_arguments().filter_map(|option| option.get_long()) {
+            // Parsing a target looks up its name.
+            for value in values.into_iter().filter(|_| name != "target") {
+                let command = command.clone().no_binary_name(true);
+                let parsed = command.try_get_matches_from([format!("--{name}={value}")]);
+                parsed.err().into_iter().for_each(|error| judge(crate::plain(error).to_string()));
             }
         }
     }
