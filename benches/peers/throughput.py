@@ -90,9 +90,9 @@ class Bench:
         self.options, self.work, self.running = options, work, []
         self.torrent = work / "content.torrent"
         self.bytes = options.mib << 20
-        # Only so that aria2 is told of a peer, which it can be told of by a tracker alone.
+        # For aria2, which gets the address of a peer only from a tracker.
         self.tracker = None
-        # Libtorrent, as long as the program runs: from whom all fetch.
+        # Libtorrent, as long as the program runs: the seeder of all fetchers.
         self.shared = None
 
     def rows(self):
@@ -171,7 +171,7 @@ class Bench:
         return seconds, after - before, user_after - user
 
     def fetching(self, command, target):
-        """CPU of a fetcher, from its start to its end. It is told of a seeder that all share."""
+        """CPU of a fetcher, from its start to its end. It gets the address of the shared seeder."""
         began = time.monotonic()
         fetcher = self.start(*command)
         cpu, user = fetcher.wait()
@@ -209,7 +209,7 @@ class Bench:
     def fetch_libtorrent(self):
         seeder, target = self.shared_seeder(), self.fresh("target")
         seconds, cpu, user = self.fetching(self.libtorrent(target, free_port(), seeder, "end"), target)
-        # The interpreter and its libraries are not what is measured.
+        # The interpreter and its libraries are not measured.
         idle, idle_user = self.start("/usr/bin/python3", "-c", "import libtorrent; libtorrent.session()").wait()
         return seconds, cpu - idle, user - idle_user
 

@@ -8,7 +8,7 @@ ERROR, STORAGE, STATISTICS = 1 << 0, 1 << 3, 1 << 11
 folder, *queue = sys.argv[1:]
 settings = {
     "alert_mask": ERROR | STORAGE | STATISTICS,
-    # Nobody hashes here: the other stores get pieces that are known to be right, too.
+    # No hashing here: the other stores also get verified pieces.
     "disable_hash_checks": True,
     "enable_dht": False, "enable_lsd": False, "enable_natpmp": False, "enable_upnp": False,
     "listen_interfaces": "",
@@ -17,7 +17,7 @@ if queue:
     # Calls instead of a mapping, and one thread that writes.
     settings |= {"disk_write_mode": 1, "aio_threads": 1, "max_queued_disk_bytes": int(queue[0])}
 session = lt.session(settings)
-# What a session lets wait for the disk before it takes no more from peers.
+# The bytes that wait for the disk before a session reads no more from peers.
 window = session.get_settings()["max_queued_disk_bytes"]
 torrents, given = {}, 0
 

@@ -98,7 +98,7 @@ struct TorrentState {
     was_complete: bool,
     /// How many pieces the store has lost.
     lost: u32,
-    /// How many of them other programs have brought back.
+    /// How many of these are right again, by writes of other programs.
     back: u32,
     /// Pieces that came since the torrent was added, in order. Each connection sends `have` for the pieces
     /// that it has not sent yet.

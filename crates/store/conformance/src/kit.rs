@@ -286,7 +286,7 @@ pub(crate) struct AnswerBytes {
 }
 
 impl AnswerBytes {
-    /// Room for so many peers of each family.
+    /// Room for `v4` and `v6` peers.
     pub(crate) fn new(v4: usize, v6: usize) -> Self {
         Self { v4: vec![0; 6 * v4], v6: vec![0; 18 * v6] }
     }

@@ -160,7 +160,7 @@ impl OpenConnection {
     }
 
     /// Sends commands, and waits for their answers or for the end of the driver. Commands that are queued
-    /// while the driver ends may stay in its queue for as long as someone holds the connection
+    /// while the driver ends may stay in its queue until the last handle of the connection is dropped
     /// (<https://github.com/tokio-rs/tokio/issues/7714>).
     async fn answers(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, RedisError> {
         let sent = self.commands.send_packed_commands(pipeline, 0, pipeline.len());

@@ -19,7 +19,7 @@ pub(crate) enum Refusal {
     Field(#[from] bittorrent::Error),
     #[error(transparent)]
     Request(#[from] ProtocolError),
-    /// Anyone can write any source address on a packet, so this must not be longer than the shortest request
+    /// The source address of a packet may be forged, so this must not be longer than the shortest request
     /// that it can answer.
     #[error("{NOT_CONNECTED}")]
     NotConnected,

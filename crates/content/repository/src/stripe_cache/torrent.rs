@@ -136,7 +136,7 @@ impl CachedTorrent {
         if *there { Ok(there) } else { Err(Error::Deleted) }
     }
 
-    /// Keeps everybody else out of the torrent.
+    /// Excludes all other calls from the torrent.
     fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, bool>> {
         let there = self.gate.write();
         if *there { Ok(there) } else { Err(Error::Deleted) }

@@ -6,7 +6,7 @@ use nix::sys::prctl::set_dumpable;
 use swarmkeep_bittorrent::in_words;
 use tracing::warn;
 
-/// Warns if everybody can read or change `path`, which contains `secret`.
+/// Warns if all users can read or change `path`, which contains `secret`.
 pub(super) fn warn_of_others(path: &Path, secret: &str) {
     let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
     if mode & 0o007 != 0 {
