@@ -139,7 +139,7 @@ impl Report {
         };
         let share = 100.0 / (order * cache * layout);
         let free = part(FilesFree, Block).map_or(String::new(), |times| {
-            format!(", and {:.0} % of that of plain files with an ordinary page cache", 100.0 / times)
+            format!(", and {:.0} % of that of plain files with a free page cache", 100.0 / times)
         });
         let of = [("it takes", Block), ("plain files", Files), ("with a page cache", FilesFree)];
         let cpu = of.map(|(name, way)| self.row(way).map(|row| format!("{name} {} s", significant(row.cpu))));
