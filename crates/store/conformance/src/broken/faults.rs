@@ -446,6 +446,8 @@ crate::faults! {
     batch_overtakes_itself BatchOvertakesItself => calls_of_several_threads_have_an_order;
     /// Scrapes from a cache that each change clears before it is done.
     scrape_from_a_stale_cache ScrapeFromCache => calls_of_several_threads_have_an_order;
+    /// Lists the leechers of a swarm, releases the lock, and lists its seeders.
+    peers_in_two_holds PeersInTwoHolds => calls_of_several_threads_have_an_order;
     /// Keeps the time of a peer that comes back within a minute.
     refresh_within_a_minute_keeps_the_time MinuteKeepsTime => role_and_time_are_those_of_the_last_announce;
     /// Keeps the time of a leecher that becomes a seeder without `completed`.

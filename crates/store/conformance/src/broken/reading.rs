@@ -176,8 +176,9 @@ impl Broken {
         let is_known = || self.state().swarms.contains_key(info_hash);
         match self.fault {
             Fault::PeersCreates => self.state().change(*info_hash, |_| ()),
-            Fault::PeersByRole => {
+            Fault::PeersByRole | Fault::PeersInTwoHolds => {
                 let all = self.records(info_hash);
+                let_others_in();
                 return by_role(&all, [Role::Leecher, Role::Seeder], from, limit, out);
             }
             Fault::PeersNeverEnd if from != Cursor::START && !is_known() => return from,

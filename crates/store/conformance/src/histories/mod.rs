@@ -129,12 +129,20 @@ impl Call {
     }
 }
 
+type Peers = Vec<(Endpoint, Role)>;
+
 /// A call and its answer. The answer of a lost call means nothing.
 #[derive(Debug, Clone, PartialEq)]
 enum Done {
     Announced(Announce, Answer),
     Scraped(SwarmStats),
-    Listed(Vec<(Endpoint, Role)>),
+    /// When no other call is in flight.
+    Listed(Peers),
+    /// Beside other calls. Each peer may be of another moment: even one page is two calls on Redis, one for
+    /// each family.
+    Shown(Peers),
+    /// One endpoint in such a listing.
+    Seen(Endpoint, Option<Role>),
     /// By its name, or because it was forbidden.
     Removed(Option<SwarmStats>),
     /// No peer is old enough to expire. An idle swarm may go, be made again, and go again: another sweep may
@@ -148,9 +156,7 @@ enum Done {
 enum Planned {
     Announces(Vec<Announce>),
     Scrape(usize),
-    /// Only when no other call is in flight: a listing is of several moments. Even one page is, on Redis:
-    /// each family is a call of its own there.
-    List(usize),
+    List(usize, fn(Peers) -> Done),
     Remove(usize),
     RemoveWhere([bool; TORRENTS]),
     Sweep(Retention),
@@ -211,9 +217,8 @@ impl Program {
 
     /// Returns the program that looks at the swarms when all others have ended.
     pub fn after(seed: u64) -> Self {
-        Self::new(seed, 7, |_, _| {
-            (0..TORRENTS).flat_map(|torrent| [Planned::Scrape(torrent), Planned::List(torrent)]).collect()
-        })
+        let looks = |torrent| [Planned::Scrape(torrent), Planned::List(torrent, Done::Listed)];
+        Self::new(seed, 7, |_, _| (0..TORRENTS).flat_map(looks).collect())
     }
 
     /// Returns the program that removes the swarms.
@@ -241,7 +246,8 @@ fn random_call(rng: &mut dyn Random, torrents: &[InfoHash; TORRENTS]) -> Planned
             });
             Planned::Announces(batch.collect())
         }
-        26..30 => Planned::Scrape(torrent),
+        26..29 => Planned::Scrape(torrent),
+        29 => Planned::List(torrent, Done::Shown),
         30..32 => Planned::Remove(torrent),
         32..34 => Planned::RemoveWhere(array::from_fn(|_| rng.below(2) == 0)),
         34..37 => Planned::Sweep([Retention::DropEmpty, Retention::KeepDownloaded][rng.below(2)]),
@@ -398,17 +404,9 @@ impl Recorder<'_> {
                     record(torrent, Done::Scraped(stats), false);
                 }
             }
-            Planned::List(torrent) => {
-                let (mut peers, mut next) = (Vec::new(), Ok(Cursor::START));
-                while let Ok(from) = next
-                    && !from.is_end()
-                {
-                    next = wait(store.peers(&torrents[torrent], from, 1024, &mut peers));
-                }
-                if next.is_ok() {
-                    let mut peers: Vec<_> = peers.iter().map(|peer| (peer.endpoint, peer.role)).collect();
-                    peers.sort();
-                    record(torrent, Done::Listed(peers), false);
+            Planned::List(torrent, done) => {
+                if let Ok(peers) = list(&*store, &torrents[torrent]) {
+                    record(torrent, done(peers), false);
                 }
             }
             Planned::Remove(torrent) => {
@@ -471,6 +469,16 @@ fn announce_all(
         Some(Answer { announced: answer?, peers: peers.endpoints().collect() })
     };
     requests.into_iter().map(answer).collect()
+}
+
+fn list(store: &dyn AsyncTorrentRepository, torrent: &InfoHash) -> Result<Peers, Unavailable> {
+    let (mut cursor, mut peers) = (Cursor::START, Vec::new());
+    while !cursor.is_end() {
+        cursor = wait(store.peers(torrent, cursor, 1024, &mut peers))?;
+    }
+    let mut peers: Vec<_> = peers.iter().map(|peer| (peer.endpoint, peer.role)).collect();
+    peers.sort();
+    Ok(peers)
 }
 
 fn remove_where(

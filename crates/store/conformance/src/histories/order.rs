@@ -4,11 +4,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use swarmkeep::{Endpoint, Role};
-
-use super::{Call, Done, History};
+use super::{Call, Done, ENDPOINTS, History, Peers};
 use crate::{
     Model,
+    cases::stories::endpoint_of,
     kit::{at, config},
     model::ModelState,
 };
@@ -20,7 +19,9 @@ const MOST: usize = if cfg!(test) { 1_000 } else { 100_000 };
 pub(super) fn exists(history: &History) -> Option<bool> {
     let model = Model::new(&config()).expect("a lifetime of whole seconds");
     let (empty, mut visited) = (model.state().clone(), HashSet::new());
-    let found = search(history, &mut vec![0; history.len()], &empty, &mut visited);
+    let seen = history.iter().flatten().flat_map(Call::sightings);
+    let history: History = history.iter().cloned().chain(seen).collect();
+    let found = search(&history, &mut vec![0; history.len()], &empty, &mut visited);
     (visited.len() <= MOST).then_some(found)
 }
 
@@ -63,13 +64,17 @@ fn search(
                 return true;
             }
             next[list] -= 1;
+            // It changes nothing, so that it fits nowhere better.
+            if let Done::Scraped(_) | Done::Shown(_) | Done::Seen(..) = call.done {
+                return false;
+            }
         }
     }
     false
 }
 
 /// Everything that the answers of a swarm depend on.
-type SwarmKey = (Vec<(Endpoint, Role)>, u32);
+type SwarmKey = (Peers, u32);
 
 fn key(state: &ModelState) -> Option<SwarmKey> {
     let (_, swarm) = state.swarms.first_key_value()?;
@@ -77,6 +82,22 @@ fn key(state: &ModelState) -> Option<SwarmKey> {
 }
 
 impl Call {
+    /// The sights of each endpoint that a listing shows or does not show, as calls of their own. One that
+    /// stays is shown exactly once.
+    fn sightings(&self) -> Vec<Vec<Self>> {
+        let Done::Shown(peers) = &self.done else { return Vec::new() };
+        let seen = (0..ENDPOINTS).flat_map(|n| {
+            let endpoint = endpoint_of(n as u8);
+            let shown = peers.iter().filter(|peer| peer.0 == endpoint);
+            let mut roles: Vec<_> = shown.map(|peer| Some(peer.1)).collect();
+            if roles.len() != 1 {
+                roles.push(None);
+            }
+            roles.into_iter().map(move |role| Done::Seen(endpoint, role))
+        });
+        seen.map(|done| vec![Self { done, ..self.clone() }]).collect()
+    }
+
     /// The state in which the call leaves the swarm; none if its answer is impossible.
     fn on(&self, before: &ModelState) -> Option<ModelState> {
         let mut state = before.clone();
@@ -94,7 +115,10 @@ impl Call {
             Done::Scraped(stats) => swarm.map(|(_, swarm)| swarm.stats()).unwrap_or_default() == *stats,
             Done::Listed(peers) => key(before).map(|(listed, _)| listed).unwrap_or_default() == *peers,
             Done::Removed(stats) => swarm.and_then(|(info_hash, _)| state.remove(info_hash)) == *stats,
-            Done::Swept(_) => true,
+            Done::Seen(endpoint, role) => {
+                swarm.and_then(|(_, swarm)| swarm.peers.get(endpoint)).map(|peer| peer.role) == *role
+            }
+            Done::Shown(_) | Done::Swept(_) => true,
             Done::Restored(swarm, peers, restored) => state.restore(swarm, peers, at(0)) == *restored,
             Done::Added(count, added) => {
                 swarm.is_some_and(|(info_hash, _)| state.add_downloads(info_hash, *count)) == *added

@@ -42,7 +42,8 @@ impl Call {
                 )
             }
             Done::Scraped(stats) => ("scrape".into(), format!("= {}", counts(stats))),
-            Done::Listed(peers) => ("peers".into(), format!("= {}", some(peers))),
+            Done::Listed(peers) | Done::Shown(peers) => ("peers".into(), format!("= {}", some(peers))),
+            Done::Seen(endpoint, role) => (format!("peers, {endpoint}"), format!("= {role:?}")),
             Done::Removed(stats) => ("remove".into(), format!("= {:?}", stats.as_ref().map(counts))),
             Done::Swept(retention) => (format!("sweep, {retention:?}"), "= swept".into()),
             Done::Restored(swarm, peers, restored) => {
