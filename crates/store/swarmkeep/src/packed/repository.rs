@@ -1,6 +1,6 @@
 //! The packed store as a [`TorrentRepository`].
 
-use std::{sync::atomic::Ordering::Relaxed, thread};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
     LONGEST_LIFETIME_SECS, Packed, Visit, batch,
@@ -15,6 +15,7 @@ use crate::{
     PageCost, PeerBuffer, PeerRecord, Random, Records, Request, Restored, Retention, SwarmStats,
     SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
     implement::{CursorExt as _, Next, VISITS_PER_HOLD},
+    sync::yield_now,
 };
 
 /// The shards that one sweep claims at once.
@@ -134,7 +135,7 @@ impl TorrentRepository for Packed {
                 } else if !claim.turn() && left > 0 {
                     // Announces wait for this shard, the last one, and an unfair lock would let the sweep
                     // take it again at once. On a busy machine, to yield can take milliseconds.
-                    thread::yield_now();
+                    yield_now();
                 }
                 swept.visited += step.visited as u64;
                 swept.expired += step.gone.peers();
