@@ -94,27 +94,49 @@ fn packed_swarms_lose_no_announce() {
     check(10_000, || two_sweepers_share_one_pass(packed()));
 }
 
+/// A store with a swarm to which refreshes share the lock.
+fn with_a_large_swarm() -> Arc<Packed> {
+    let store = Arc::new(packed());
+    (0..255).for_each(|host| announce(&*store, host, AnnounceEvent::Started));
+    store
+}
+
+fn announce_thrice(store: &Packed, host: u8) {
+    let announce = Announce::new(HASH, format!("192.0.2.{host}:6881").parse().unwrap());
+    let request = || Request::new(announce, PeerBuffer::new(&mut [], &mut []));
+    store.announce_batch(&mut [request(), request(), request()], NOW, &mut SplitMix64::new(1));
+}
+
 /// Between two announces, a batch lets in a thread that wants the lock alone.
 #[test]
 fn batches_that_share_the_lock_lose_no_newcomer() {
     check(10_000, || {
-        let store = Arc::new(packed());
-        // Announces to a small swarm take the lock alone.
-        (0..=255).for_each(|host| announce(&*store, host, AnnounceEvent::Started));
-        let told = [1, 2].map(|n| Announce::new(HASH, format!("192.0.2.{n}:6881").parse().unwrap()));
-        let refresh = move |store: &Packed, announce: Announce| {
-            let request = || Request::new(announce, PeerBuffer::new(&mut [], &mut []));
-            store.announce_batch(&mut [request(), request(), request()], NOW, &mut SplitMix64::new(1));
-        };
-        told.map(|announce| refresh(&store, announce));
-        let threads = told.map(|announce| {
+        let store = with_a_large_swarm();
+        [1, 2].map(|host| announce_thrice(&store, host));
+        let threads = [1, 2].map(|host| {
             let store = store.clone();
-            thread::spawn(move || refresh(&store, announce))
+            thread::spawn(move || announce_thrice(&store, host))
         });
-        let newcomer = Announce::new(HASH, "192.0.3.1:6881".parse().unwrap());
-        store.announce(&newcomer, NOW, &mut SplitMix64::new(1), &mut PeerBuffer::new(&mut [], &mut []));
+        announce(&*store, 255, AnnounceEvent::Started);
         threads.map(|thread| thread.join().unwrap());
-        assert_eq!(store.scrape(&HASH).peers(), 257);
+        assert_eq!(store.scrape(&HASH).peers(), 256);
+    });
+}
+
+/// An announce finds a large swarm, and another thread removes it before the announce has the lock again.
+#[test]
+fn a_large_swarm_that_is_removed_is_found_no_more() {
+    check(2_000, || {
+        let store = with_a_large_swarm();
+        let works: [fn(&Packed); 2] = [|store| _ = store.remove(&HASH), |store| announce_thrice(store, 1)];
+        let threads = works.map(|work| {
+            let store = store.clone();
+            thread::spawn(move || work(&store))
+        });
+        announce(&*store, 255, AnnounceEvent::Started);
+        threads.map(|thread| thread.join().unwrap());
+        let left = store.scrape(&HASH).peers();
+        assert_eq!((store.all_peers(&HASH).len() as u64, store.totals().peers()), (left, left));
     });
 }
 
