@@ -81,8 +81,7 @@ pub struct Config {
     /// Whether an answer with the announcing peer among its peers is wrong. Otherwise it is right and noted,
     /// since some trackers answer so.
     pub strict: bool,
-    /// The interface over which UDP workers send and receive frames by AF_XDP, past their sockets. Takes one
-    /// thread.
+    /// The interface over which UDP workers exchange frames by AF_XDP, past their sockets. Takes one thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xdp: Option<String>,
     /// Whether targets may be other machines.
@@ -261,6 +260,7 @@ impl Config {
 /// The distribution of peers over torrents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Swarms {
     /// This number of torrents, shared by all workers, with sizes by Zipf's law with exponent 1: the n-th
     /// largest has 1/n of the peers of the largest, and at least one. All peers announce equally often.

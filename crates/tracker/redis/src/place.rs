@@ -37,6 +37,7 @@ pub(crate) struct Layout {
 
 /// The program in the servers that executes the calls, and keeps the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Engine {
     /// The functions in Lua that trackers load into a server.
     Functions,

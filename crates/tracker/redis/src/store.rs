@@ -154,8 +154,7 @@ impl RedisRepository {
         self.shared.calls().layout.secret(purpose)
     }
 
-    /// The program in the servers that keeps the store. It changes only if the store is emptied and created
-    /// again.
+    /// The program in the servers that keeps the store. It changes only after the store was emptied.
     pub fn engine(&self) -> Engine {
         self.shared.calls().layout.engine
     }

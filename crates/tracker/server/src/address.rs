@@ -61,9 +61,9 @@ impl Reach {
     }
 }
 
-/// The treatment of peers at loopback and private addresses, which the peers of a public tracker cannot
-/// reach.
+/// The treatment of peers at loopback and private addresses, out of reach of a public tracker's peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum LocalPeers {
     /// Takes a peer if the listener that it announces to is at an address as near: loopback peers on a
     /// loopback address, private and loopback peers on a private address. Refuses all others.

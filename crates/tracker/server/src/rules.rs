@@ -33,8 +33,7 @@ pub struct Rules {
     pub longest_interval_secs: Option<u32>,
     /// The largest random addition to an interval, in percent of it.
     pub jitter_percent: u32,
-    /// The shortest time in seconds between two announces of a client over HTTP, even if its user asks for
-    /// one.
+    /// The least number of seconds between two HTTP announces of a client, even if its user asks for one.
     pub min_interval_secs: Option<u32>,
     /// The interval in seconds after an answer [without the store](WhenUnavailable::Empty). It is never
     /// longer than the interval, and it has the same jitter and grows in the same way.

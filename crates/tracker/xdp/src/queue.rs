@@ -220,8 +220,7 @@ impl Queue {
     /// batch: it makes a system call for each 32 frames in copy mode.
     ///
     /// # Errors
-    /// The error of the operating system, if the interface is gone or down. Frames that were to be sent may
-    /// be lost.
+    /// The error of the system, if the interface is gone or down. Frames that were to be sent may be lost.
     pub fn flush(&mut self) -> io::Result<()> {
         self.to_send.show();
         let mut result = Ok(());

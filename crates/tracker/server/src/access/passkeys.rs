@@ -35,6 +35,7 @@ pub struct Passkeys {
 
 /// What a list says of one passkey.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Member {
     /// The name of the member, if the line gives one. Several passkeys may have the same.
     pub name: Option<Box<str>>,

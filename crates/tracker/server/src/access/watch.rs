@@ -23,6 +23,7 @@ pub struct Watched {
 
 /// The result of a look at a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Change {
     /// The file is as it was at the last [`Changed`](Self::Changed), or at the beginning.
     Same,
@@ -60,8 +61,7 @@ impl Watched {
         }
     }
 
-    /// Whether the file is as it was at the last [`Changed`](Change::Changed), or at the beginning. One
-    /// `stat`.
+    /// Whether the file is as it was at the last [`Changed`](Change::Changed), or at first. One `stat`.
     pub fn is_unchanged(&self) -> bool {
         matches!(self.known, FileState::File(_)) && FileState::at(&self.path) == self.known
     }
