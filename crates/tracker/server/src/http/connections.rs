@@ -413,16 +413,18 @@ mod tests {
 
     #[test]
     fn only_slow_connections_are_closed() {
-        let connections = Arc::new(Connections::new(4, 100, Yields::LongestWaiting));
+        let hour = Duration::from_secs(3600);
+        let began = Instant::now() - hour;
+        let connections = Arc::new(Connections { began, ..Connections::new(4, 100, Yields::LongestWaiting) });
         let [slow, busy, quick] = [(); 3].map(|()| enter(&connections, "192.0.2.1").unwrap());
         let Poll::Ready(Some(proxy)) = poll(connections.place(ip("192.0.2.2"), true)) else {
             panic!("no room")
         };
         let closing = || [&slow, &busy, &quick, &proxy].map(must_close);
-        std::thread::sleep(Duration::from_millis(500));
+        [&slow, &busy, &quick, &proxy].into_iter().for_each(|place| waits_since(place, 0));
         busy.begin_request();
         quick.answered();
-        let [short, long] = [Duration::from_millis(400), Duration::from_secs(3600)];
+        let [short, long] = [hour / 2, 2 * hour];
         connections.close_the_slow(short, long);
         assert_eq!(closing(), [true, false, false, false]);
         connections.close_the_slow(long, short);
