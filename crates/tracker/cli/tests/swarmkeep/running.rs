@@ -210,12 +210,11 @@ fn sockets_for_another_process_are_not_taken() {
 
 #[test]
 fn the_service_manager_is_notified_of_readiness_reloading_health_and_stopping_in_their_order() {
-    let manager = Manager::new();
+    let (manager, began) = (Manager::new(), Instant::now());
     let mut serve = manager.run(&["--udp=127.0.0.1:0", "--http=127.0.0.1:0"], Duration::from_secs(1));
     assert_eq!(manager.next(), "READY=1\n", "first of all");
     Client::of(serve.address("udp")).connect();
     scrape(serve.addresses()[1][0]);
-    let began = Instant::now();
     let mut pings = 0;
     while pings < 5 {
         let told = manager.next();

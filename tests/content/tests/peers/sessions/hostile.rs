@@ -269,9 +269,10 @@ async fn a_handshake_of_a_byte_at_a_time_is_cut_off_and_others_are_served_meanwh
     let (seeder, _seeds) = session(45, &store(0..32)).await;
     let mut slow = Vec::new();
     for n in 0..40 {
+        let begin = std::time::Instant::now();
         let mut stream = TcpStream::connect(seeder.addresses()[0]).await.unwrap();
         slow.push(tokio::spawn(async move {
-            let (begin, mut sent) = (std::time::Instant::now(), 0);
+            let mut sent = 0;
             for byte in b"\x13BitTorrent protocol".iter().chain(&[n; 48]) {
                 let wait = sleep(Duration::from_secs(1));
                 if stream.write_all(&[*byte]).await.is_err() {

@@ -57,8 +57,8 @@ async fn an_endgame_of_several_seeders_fetches_little_twice() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_is_silent_twice_is_left() {
     let (fetcher, fetches) = fetcher(62).await;
-    let mut stranger = Stranger::call(&fetcher, 24, &[Message::HaveAll, Message::Unchoke]).await;
     let begin = Instant::now();
+    let mut stranger = Stranger::call(&fetcher, 24, &[Message::HaveAll, Message::Unchoke]).await;
     stranger.wait_for(request).await;
     stranger.ends().await;
     assert!(begin.elapsed() >= 2 * PATIENCE, "{:?}", begin.elapsed());

@@ -237,9 +237,8 @@ fn statistics_follow_the_load_and_history_keeps_them() {
 
 #[test]
 fn events_come_every_second_and_differ() {
-    let tracker = Tracker::over(packed());
+    let (began, tracker) = (Instant::now(), Tracker::over(packed()));
     let _load = AnnounceLoad::on(&tracker, 50);
-    let began = Instant::now();
     let mut asked = ask(tracker.admin, "GET", "/api/v1/events", &bearing(READ));
     let (status, head) = asked.head();
     assert!(status == 200 && head.to_ascii_lowercase().contains("content-type: text/event-stream"), "{head}");
