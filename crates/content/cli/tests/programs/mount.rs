@@ -279,7 +279,7 @@ fn a_folder_with_something_in_it_is_not_hidden() {
     fs::write(at.join(".hidden"), "precious").unwrap();
     let mount = ended(
         Command::new("timeout")
-            .args(["--signal", "TERM", "5", env!("CARGO_BIN_EXE_seedkeep"), "store", "mount"])
+            .args(["--signal", "TERM", "60", env!("CARGO_BIN_EXE_seedkeep"), "store", "mount"])
             .args([folder.join("image"), at.clone()]),
     );
     assert_eq!(mount.code, 1, "{}", mount.errors);
