@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     ops::Bound::{Excluded, Unbounded},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
 };
 
 use swarmkeep::{
@@ -111,6 +112,10 @@ impl TorrentRepository for OwnStore {
     fn sweep(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let mut swept = Swept::default();
         while !swept.pass_complete && swept.visited < budget.get() as u64 {
+            if swept.visited > 0 {
+                // The lock is not fair: a thread that waits for it gets it only if it runs now.
+                thread::yield_now();
+            }
             let visits = (budget.get() - swept.visited as usize).min(VISITS_PER_HOLD);
             let mut state = self.state();
             let oldest = state.advance(now).saturating_sub(self.lifetime_secs);

@@ -437,7 +437,7 @@ pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn
     };
     // Locks need not be fair, and a busy machine may keep threads from running.
     let is_ever = (0..TRIES).any(|n| is_let_in(2 * LIFETIME * n));
-    assert!(is_ever, "no announce was let in while {PEERS} peers were swept, {TRIES} times");
+    assert!(is_ever, "{TRIES} sweeps of {PEERS} peers let no announce in: yield between holds of a lock");
 }
 
 pub(crate) fn memory_that_was_freed_is_returned_when_a_store_has_shrunk_a_lot(subject: &dyn Subject) {
