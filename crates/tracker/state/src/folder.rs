@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn creating_a_file_replaces_an_existing_one_and_never_writes_to_it() {
+    fn a_new_file_replaces_an_existing_one_and_no_link_or_pipe_is_opened() {
         let folder = tempfile::tempdir().unwrap();
         let (state, victim) = (folder.path().join("state"), folder.path().join("victim"));
         fs::create_dir(&state).unwrap();
@@ -368,6 +368,12 @@ mod tests {
         for opened in [directory.open("other"), directory.open_to_write("other")] {
             assert!(opened.err().unwrap().to_string().contains("it is a link"));
         }
-        assert!(directory.open(".").err().unwrap().to_string().contains("no file"));
+        assert!(std::process::Command::new("mkfifo").arg(state.join("pipe")).status().unwrap().success());
+        let opened = [".", "pipe"].map(|name| directory.open(name).err().unwrap().to_string());
+        assert!(opened.iter().all(|error| error.contains("no file")), "{opened:?}");
+        drop(directory);
+        fs::rename(state.join("other"), state.join(Directory::LOCK)).unwrap();
+        let error = Directory::open(&state).unwrap_err().to_string();
+        assert!(error.ends_with("lock: it is a link, which is not followed: remove it"), "{error}");
     }
 }

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     net::UdpSocket,
-    os::unix::fs::{PermissionsExt as _, chown, symlink},
+    os::unix::fs::{PermissionsExt as _, chown},
     path::Path,
     process::Command,
     sync::Arc,
@@ -18,10 +18,7 @@ use crate::common::{
     state::{Tracker, command, hash, metrics_show, of},
     until,
 };
-use nix::{
-    sys::stat::Mode,
-    unistd::{Uid, mkfifo},
-};
+use nix::unistd::Uid;
 use swarmkeep::{
     Announce, AnnounceEvent, Endpoint, HashKey, InfoHash, PeerBuffer, RepositoryConfig, SplitMix64,
     Timestamp, TorrentRepository as _, catalog,
@@ -35,7 +32,6 @@ use swarmkeep_tracker_protocol::udp::ScrapeStats;
 use tempfile::TempDir;
 
 const LATEST: &str = "swarms.snapshot";
-const PREVIOUS: &str = "swarms.snapshot.previous";
 
 #[test]
 fn a_tracker_that_was_stopped_knows_the_same_before_it_answers() {
@@ -300,41 +296,6 @@ fn a_folder_that_cannot_be_written_to_ends_the_tracker_with_its_owner_and_the_re
             assert!(said.contains(text), "{text}: {said}");
         }
         assert!(!said.contains("listening"), "{said}");
-    }
-}
-
-#[test]
-fn links_in_the_folder_are_not_followed_and_a_pipe_does_not_hang_the_start() {
-    let folder = folder();
-    let (state, victim) = (folder.path().join("state"), folder.path().join("victim"));
-    fs::create_dir(&state).expect("ours");
-    fs::write(&victim, "precious").expect("ours");
-    for name in ["swarms.snapshot.partial", LATEST, PREVIOUS, Directory::LOCK] {
-        symlink(&victim, state.join(name)).expect("ours");
-        if name == "swarms.snapshot.partial" {
-            let (mut tracker, _) = Tracker::start(&state, &[]);
-            tracker.starts(1, 1, 1);
-            tracker.stop();
-        } else {
-            let (code, said) = Serve::refused(command(&state, &[]));
-            assert_eq!(code, Some(1), "{name}: {said}");
-            let why = format!("opening {}: it is a link, which is not followed", state.join(name).display());
-            assert!(said.contains(&why), "{name}: {said}");
-        }
-        assert_eq!(fs::read(&victim).expect("ours"), b"precious", "{name}");
-        fs::remove_dir_all(&state).and_then(|()| fs::create_dir(&state)).expect("ours");
-    }
-    for name in [LATEST, "swarms.snapshot.partial", Directory::LOCK] {
-        mkfifo(&state.join(name), Mode::S_IRWXU).expect("ours");
-        if name == "swarms.snapshot.partial" {
-            Tracker::start(&state, &[]).0.stop();
-        } else {
-            let (code, said) = Serve::refused(command(&state, &[]));
-            assert_eq!(code, Some(1), "{name}: {said}");
-            let why = format!("opening {}: it is no file", state.join(name).display());
-            assert!(said.contains(&why), "{name}: {said}");
-        }
-        fs::remove_dir_all(&state).and_then(|()| fs::create_dir(&state)).expect("ours");
     }
 }
 
