@@ -305,9 +305,7 @@ struct CloseOnDrop(Option<Arc<State>>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        if let Some(state) = &self.0
-            && let Err(reason) = state.close()
-        {
+        if let Some(Err(reason)) = self.0.as_deref().map(State::close) {
             error!(%reason, "the last snapshot was refused, or the last download counts");
         }
     }

@@ -202,10 +202,9 @@ impl Drop for State {
 
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = self.status();
         f.debug_struct("State")
             .field("repository", &self.inner)
-            .field("status", &status)
+            .field("status", &self.status())
             .finish_non_exhaustive()
     }
 }
@@ -263,9 +262,7 @@ impl SnapshotTaker {
         self.is_hurried.store(true, Relaxed);
         *self.is_ending.lock() = true;
         self.ended.notify_all();
-        if let Some(thread) = thread
-            && thread.join().is_err()
-        {
+        if thread.is_some_and(|thread| thread.join().is_err()) {
             error!("the thread that takes snapshots has panicked");
         }
     }

@@ -213,8 +213,7 @@ impl Keeper {
                 let after = self.core.pace.again_after;
                 for (info_hash, add) in self.candidates.confirmed(&*self.core.store, after) {
                     let mut shard = self.core.shard(&info_hash);
-                    let change = Change { forget: false, add };
-                    self.core.change(&mut shard, &info_hash, change, Source::Several);
+                    self.core.change(&mut shard, &info_hash, Change { forget: false, add }, Source::Several);
                 }
                 self.copy();
             }

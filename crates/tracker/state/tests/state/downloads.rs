@@ -233,6 +233,7 @@ fn a_file_that_is_cut_off_or_empty_or_another_is_damaged() {
 #[test]
 fn a_check_finds_any_flipped_byte_that_counts_and_no_use_of_it_panics() {
     let (folder, whole) = filled();
+    let all: Vec<_> = (0..3000).map(torrent).collect();
     assert!(look_at_downloads(&folder).unwrap()[0].1.is_ok());
     let (mut found, mut tried) = (0, 0);
     for at in (0..whole.len()).step_by(997) {
@@ -240,12 +241,8 @@ fn a_check_finds_any_flipped_byte_that_counts_and_no_use_of_it_panics() {
         bytes[at] ^= 0x10;
         folder.put(FILE, &bytes);
         let looked_at = look_at_downloads(&folder).unwrap().remove(0).1;
-        let mut is_changed = true;
-        if let Ok(mut downloads) = open(&folder)
-            && let Ok(counts) = downloads.get_all(&(0..3000).map(torrent).collect::<Vec<_>>())
-        {
-            is_changed = !counts.into_iter().eq(1..=3000);
-        }
+        let counts = open(&folder).and_then(|mut downloads| downloads.get_all(&all));
+        let is_changed = !counts.is_ok_and(|counts| counts.into_iter().eq(1..=3000));
         assert!(!is_changed || is_damaged(&looked_at), "byte {at}: {looked_at:?}");
         found += usize::from(is_damaged(&looked_at));
         tried += 1;
