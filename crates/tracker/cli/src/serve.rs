@@ -108,7 +108,7 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
             let judged = settings.judge(&mut RunState::new()?, None);
             let judged = judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
             problems = unavailable(&judged.server, &settings.fixed);
-        } else if let Err(error) = settings.judge_without_files() {
+        } else if let Err(error) = settings.judge_without_files(false) {
             crate::refuse(error.to_string());
         }
         for problem in problems {

@@ -318,6 +318,12 @@ fn listen(text: &str) -> Result<Listen, String> {
 /// All interfaces at the usual port.
 const EVERYWHERE: [&str; 2] = ["0.0.0.0:6969", "[::]:6969"];
 
+/// The addresses to bind: sockets of a service manager replace the default ones.
+fn to_bind(given: Vec<SocketAddr>, handed_over: bool) -> Vec<SocketAddr> {
+    let is_default = given == EVERYWHERE.map(|address| address.parse().expect("a constant"));
+    if handed_over && is_default { Vec::new() } else { given }
+}
+
 /// The answer to announces while the store cannot be reached.
 fn unavailable() -> impl TypedValueParser<Value = WhenUnavailable> {
     named([WhenUnavailable::Error, WhenUnavailable::Empty], |answer| match answer {
@@ -378,7 +384,7 @@ impl Settings {
     /// Judges the whole set of settings, for `config`, the start and a reload, which has rules already. The
     /// start alone judges the ports, interfaces and rights of this machine.
     pub(crate) fn judge(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Judged, Box<dyn Error>> {
-        let sizes = self.judge_without_files()?;
+        let sizes = self.judge_without_files(kept.handed_over)?;
         let (mut server, store) = (self.server(kept, now)?, self.store(now)?);
         let secret = self.fixed.connection_key.as_deref().filter(|path| !is_out_of_reach(path, now));
         let connection_key = secret.map(connection_key::read).transpose()?;
@@ -390,9 +396,25 @@ impl Settings {
     }
 
     /// Judges times, listening addresses and the sizes of the store, for which it reads no file.
-    pub(crate) fn judge_without_files(&self) -> Result<RepositoryConfig, Box<dyn Error>> {
+    pub(crate) fn judge_without_files(&self, handed_over: bool) -> Result<RepositoryConfig, Box<dyn Error>> {
         self.times()?;
-        self.listening()?;
+        let [of_udp, mut of_tcp, of_https] = self.listening()?.map(|given| to_bind(given, handed_over));
+        of_tcp.extend(of_https.into_iter().chain(self.fixed.admin.0));
+        for (addresses, is_tcp) in [(of_udp, false), (of_tcp, true)] {
+            for (n, one) in addresses.iter().enumerate().filter(|(_, one)| one.port() > 0) {
+                // Over TCP, a socket at all addresses of a family leaves none of them to another socket.
+                let is_taken_by = |other: &&SocketAddr| {
+                    let has_all = is_tcp && other.ip().is_unspecified() && other.is_ipv4() == one.is_ipv4();
+                    *other == one || has_all && other.port() == one.port()
+                };
+                let wrong = match addresses[..n].iter().chain(&addresses[n + 1..]).find(is_taken_by) {
+                    None => continue,
+                    Some(other) if other == one => format!("{one} is given twice: leave one of them out"),
+                    Some(all) => format!("{one} is a part of {all}: give one another port, or off"),
+                };
+                return Err(Contradiction(wrong).into());
+            }
+        }
         let sizes = self.repository(HashKey::from_os()?);
         self.fixed.repository.check(&sizes)?;
         Ok(sizes)
@@ -436,21 +458,6 @@ impl Settings {
             };
             return Err(Contradiction(format!("{name} {is_wrong}")));
         }
-        let [of_udp, of_http, of_https] = &listening;
-        let of_tcp = of_http.iter().chain(of_https).copied().chain(self.fixed.admin.0).collect();
-        for (addresses, is_tcp) in [(of_udp.clone(), false), (of_tcp, true)] {
-            for (n, one) in addresses.iter().enumerate().filter(|(_, one)| one.port() > 0) {
-                // Over TCP, a socket at all addresses of a family leaves none of them to another socket.
-                let is_taken_by = |other: &&SocketAddr| {
-                    let has_all = is_tcp && other.ip().is_unspecified() && other.is_ipv4() == one.is_ipv4();
-                    *other == one || has_all && other.port() == one.port()
-                };
-                if let Some(other) = addresses[..n].iter().chain(&addresses[n + 1..]).find(is_taken_by) {
-                    let how = if other == one { "given twice".into() } else { format!("a part of {other}") };
-                    return Err(Contradiction(format!("{one} is {how}: leave one of them out")));
-                }
-            }
-        }
         match listening.iter().all(Vec::is_empty) {
             true => Err(Contradiction("udp, http and https are off: give one of them an address".into())),
             false => Ok(listening),
@@ -474,12 +481,8 @@ impl Settings {
         config.repository_name = Some(repository.name().to_owned());
         config.admin = self.fixed.admin.0;
         (config.admin_tls, config.admin_hosts) = (self.fixed.admin_tls, self.fixed.admin_host.clone());
-        [config.udp, config.http, config.https] = self.listening()?.map(|of_protocol| {
-            // Sockets of a service manager replace the default addresses.
-            let unnamed = kept.handed_over
-                && of_protocol == EVERYWHERE.map(|address| address.parse().expect("a constant"));
-            if unnamed { Vec::new() } else { of_protocol }
-        });
+        let listening = self.listening()?.map(|given| to_bind(given, kept.handed_over));
+        [config.udp, config.http, config.https] = listening;
         config.xdp = self.fixed.xdp.settings(!self.fixed.udp.contains(&Listen(None)))?;
         config.udp_workers = workers.and_then(|workers| NonZero::new(workers.into()));
         Ok(config)

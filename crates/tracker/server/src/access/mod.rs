@@ -25,7 +25,7 @@
 //! match watched.look() {
 //!     Change::Changed => access = Access::Allow(InfoHashList::load(&path)?),
 //!     Change::Gone(reason) => eprintln!("{}: {reason}; the list stays as it was", path.display()),
-//!     Change::Same | Change::Changing => {}
+//!     _ => {}
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
