@@ -29,7 +29,6 @@ use crate::{
 
 /// How frames reach this process, from the cheapest mode to the most expensive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Mode {
     /// The driver writes them into the memory of this process.
     ZeroCopy,
