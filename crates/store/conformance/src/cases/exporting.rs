@@ -97,11 +97,8 @@ fn assert_populated(store: &Store, swarms: &BTreeMap<InfoHash, Contents>, latest
             swarm.unwrap_or_else(|| panic!("swarm {torrent} was not read {case}"));
         assert_eq!(*downloaded, size.div_ceil(2), "downloads of swarm {torrent} {case}");
         let by_endpoint: BTreeMap<_, _> = peers.iter().map(|peer| (peer.endpoint, peer)).collect();
-        assert_eq!(
-            (peers.len(), by_endpoint.len()),
-            (size as usize, size as usize),
-            "peers of swarm {torrent} {case}"
-        );
+        let counts = [peers.len(), by_endpoint.len()];
+        assert_eq!(counts, [size as usize; 2], "peers of swarm {torrent} {case}");
         for n in 0..size {
             let peer = by_endpoint[&peer(family(n), n)];
             assert_eq!(peer.role, role(n), "the role of {} {case}", peer.endpoint);

@@ -83,11 +83,8 @@ pub(crate) fn walk_shows_every_swarm_exactly_once(subject: &dyn Subject) {
             while !cursor.is_end() {
                 let before = all.len();
                 cursor = store.walk(cursor, limit, &mut all);
-                assert!(
-                    all.len() - before <= limit,
-                    "{} swarms where {limit} is the limit",
-                    all.len() - before
-                );
+                let shown = all.len() - before;
+                assert!(shown <= limit, "{shown} swarms where {limit} is the limit");
             }
             assert!(all.iter().all(|swarm| swarm.stats == stats(1, 0, 0)));
             let shown = all.iter().map(|swarm| swarm.info_hash).collect();
@@ -230,11 +227,8 @@ pub(crate) fn peers_shows_each_exactly_once_in_steps_of_any_size(subject: &dyn S
             }
             let shown = all.iter().map(|record| record.endpoint).collect();
             assert_same(shown, (0..count).map(|n| peer(family(n), n)).collect(), "all peers, each once");
-            assert_eq!(
-                store.peers(&torrent, cursor, limit, &mut all),
-                Cursor::END,
-                "there is nothing behind the end"
-            );
+            let next = store.peers(&torrent, cursor, limit, &mut all);
+            assert_eq!(next, Cursor::END, "there is nothing behind the end");
             assert_eq!(all.len(), count as usize);
         }
     }
@@ -304,11 +298,8 @@ pub(crate) fn peer_details_are_kept_or_absent_as_declared(subject: &dyn Subject)
             uploaded: n.into(),
             left: u64::from(n) << 40,
         };
-        assert_eq!(
-            record.details,
-            keeps.then_some(details),
-            "{endpoint}; details are declared as kept: {keeps}"
-        );
+        let expected = keeps.then_some(details);
+        assert_eq!(record.details, expected, "{endpoint}; details are declared as kept: {keeps}");
     }
 }
 

@@ -41,11 +41,8 @@ pub(crate) fn restore_puts_back_peers_with_role_age_and_downloads(subject: &dyn 
     store.assert_consistent();
     let handed = store.tell(leecher(torrent, v4(9000)).want(5000).families(BOTH));
     assert_eq!(handed.peers.len(), 1000, "restored peers are handed out");
-    assert_eq!(
-        store.tell(completed(torrent, thousand()[0].endpoint)).stats.downloaded,
-        77,
-        "it was a seeder"
-    );
+    let answer = store.tell(completed(torrent, thousand()[0].endpoint));
+    assert_eq!(answer.stats.downloaded, 77, "it was a seeder");
 }
 
 pub(crate) fn restored_peers_are_swept_when_their_time_has_come(subject: &dyn Subject) {
@@ -72,11 +69,8 @@ pub(crate) fn restore_may_be_done_in_several_calls(subject: &dyn Subject) {
         assert_eq!(store.scrape(&torrent).downloaded, 77, "the download count is not added up");
     }
     assert_eq!(store.scrape(&torrent), stats(500, 500, 77));
-    assert_eq!(
-        counts(store.restore(&summary(torrent, 77), &thousand(), at(9))),
-        [0, 1000, 0, 0],
-        "all over again"
-    );
+    let restored = store.restore(&summary(torrent, 77), &thousand(), at(9));
+    assert_eq!(counts(restored), [0, 1000, 0, 0], "all over again");
     assert_eq!(store.scrape(&torrent), stats(500, 500, 77));
     store.assert_consistent();
 }
@@ -163,11 +157,8 @@ pub(crate) fn peers_that_no_sweep_removes_grow_old_and_are_not_imported(subject:
             (0..40).for_each(|n| tell(&mut told, now, leecher(hash(1000 + 40 * turn + n), v4(1))));
             for (torrent, _) in crowds {
                 let members = store.members(&torrent);
-                assert_eq!(
-                    members.len() as u64,
-                    store.scrape(&torrent).peers(),
-                    "alive until they are swept"
-                );
+                let alive = store.scrape(&torrent).peers();
+                assert_eq!(members.len() as u64, alive, "alive until they are swept");
                 members.values().for_each(|record| assert_age(record, torrent, &told, now));
             }
         }
