@@ -176,10 +176,16 @@ impl Broken {
         let is_known = || self.state().swarms.contains_key(info_hash);
         match self.fault {
             Fault::PeersCreates => self.state().change(*info_hash, |_| ()),
-            Fault::PeersByRole | Fault::PeersInTwoHolds => {
-                let all = self.records(info_hash);
+            Fault::PeersByRole => {
+                return by_role(&self.records(info_hash), [Role::Leecher, Role::Seeder], from, limit, out);
+            }
+            Fault::PeersInTwoHolds if from == Cursor::START && self.records(info_hash).len() < limit => {
+                let of_role =
+                    |role: Role| self.records(info_hash).into_iter().filter(move |peer| peer.role == role);
+                out.extend(of_role(Role::Leecher));
                 let_others_in();
-                return by_role(&all, [Role::Leecher, Role::Seeder], from, limit, out);
+                out.extend(of_role(Role::Seeder));
+                return Cursor::END;
             }
             Fault::PeersNeverEnd if from != Cursor::START && !is_known() => return from,
             Fault::PeersSkip => {
