@@ -138,8 +138,8 @@ enum Done {
     Scraped(SwarmStats),
     /// When no other call is in flight.
     Listed(Peers),
-    /// Beside other calls. Each peer may be of another moment: even one page is two calls on Redis, one for
-    /// each family.
+    /// Beside other calls. Each peer may be of another moment: on Redis without the module even one page is
+    /// two calls, one for each family.
     Shown(Peers),
     /// One endpoint in such a listing.
     Seen(Endpoint, Option<Role>),

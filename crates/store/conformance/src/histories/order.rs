@@ -19,15 +19,15 @@ const MOST: usize = if cfg!(test) { 1_000 } else { 100_000 };
 pub(super) fn exists(history: &History) -> Option<bool> {
     let model = Model::new(&config()).expect("a lifetime of whole seconds");
     let (empty, mut visited) = (model.state().clone(), HashSet::new());
-    let seen = history.iter().flatten().flat_map(Call::sightings);
-    let history: History = history.iter().cloned().chain(seen).collect();
+    let seen: History = history.iter().flatten().flat_map(Call::sightings).collect();
+    let history: Vec<_> = history.iter().chain(&seen).map(Vec::as_slice).collect();
     let found = search(&history, &mut vec![0; history.len()], &empty, &mut visited);
     (visited.len() <= MOST).then_some(found)
 }
 
 /// Whether there is an order of the calls from `next` on of each list, with the swarm as `state` has it.
 fn search(
-    history: &History,
+    history: &[&[Call]],
     next: &mut Vec<usize>,
     state: &ModelState,
     visited: &mut HashSet<(Vec<usize>, Option<SwarmKey>)>,
@@ -82,8 +82,8 @@ fn key(state: &ModelState) -> Option<SwarmKey> {
 }
 
 impl Call {
-    /// The sights of each endpoint that a listing shows or does not show, as calls of their own. One that
-    /// stays is shown exactly once.
+    /// The sights of each endpoint that announces, whether a listing shows it or not, as calls of their own.
+    /// One that stays is shown exactly once.
     fn sightings(&self) -> Vec<Vec<Self>> {
         let Done::Shown(peers) = &self.done else { return Vec::new() };
         let seen = (0..ENDPOINTS).flat_map(|n| {

@@ -43,7 +43,7 @@ impl Call {
             }
             Done::Scraped(stats) => ("scrape".into(), format!("= {}", counts(stats))),
             Done::Listed(peers) | Done::Shown(peers) => ("peers".into(), format!("= {}", some(peers))),
-            Done::Seen(endpoint, role) => (format!("peers, {endpoint}"), format!("= {role:?}")),
+            Done::Seen(..) => unreachable!("only the search makes sightings"),
             Done::Removed(stats) => ("remove".into(), format!("= {:?}", stats.as_ref().map(counts))),
             Done::Swept(retention) => (format!("sweep, {retention:?}"), "= swept".into()),
             Done::Restored(swarm, peers, restored) => {
