@@ -127,3 +127,38 @@ impl Call {
         (is_possible || self.is_lost()).then_some(state)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use swarmkeep::{Announce, Role};
+
+    use super::*;
+    use crate::kit::{Answer, hash, leecher, seeder, stopped};
+
+    /// The roles in which a listing shows a peer: none, one, or two.
+    const SHOWN: [&[Role]; 5] =
+        [&[], &[Role::Leecher], &[Role::Seeder], &[Role::Leecher; 2], &[Role::Leecher, Role::Seeder]];
+
+    #[test]
+    fn a_listing_shows_each_peer_as_it_was_at_some_moment() {
+        let endpoint = endpoint_of(0);
+        let [joins, leaves, finishes] =
+            [leecher, stopped, seeder].map(|announce| announce(hash(1), endpoint));
+        let call = |start, end, done| Call { torrent: 0, start, end, done, earlier_of: None };
+        let judged = |announces: &[Announce]| {
+            let model = Model::new(&config()).expect("a lifetime of whole seconds");
+            let answered = |(&announce, start): (&Announce, u64)| {
+                let announced = model.state().update(&announce, at(0));
+                call(start, start + 1, Done::Announced(announce, Answer { announced, peers: Vec::new() }))
+            };
+            let announces: Vec<_> = announces.iter().zip([0, 3]).map(answered).collect();
+            SHOWN.map(|roles| {
+                let shown = roles.iter().map(|&role| (endpoint, role)).collect();
+                exists(&vec![announces.clone(), vec![call(2, 5, Done::Shown(shown))]])
+            })
+        };
+        assert_eq!(judged(&[joins]), [false, true, false, false, false].map(Some), "it stays");
+        assert_eq!(judged(&[joins, leaves]), [true, true, false, true, false].map(Some), "it leaves");
+        assert_eq!(judged(&[joins, finishes]), [false, true, true, false, false].map(Some), "it finishes");
+    }
+}
