@@ -215,13 +215,13 @@ pub trait TorrentRepository: fmt::Debug + Send + Sync {
     /// returns the cursor of the next call.
     ///
     /// A peer that stays from [`Cursor::START`] to [`Cursor::END`] is shown exactly once, even if its role or
-    /// the peers around it change. Times are those of the last announces; a time may be up to
-    /// [`Capabilities::clock_resolution_secs`] too late, and never later than the latest time given. An
-    /// expired peer that no [`sweep`](Self::sweep) has removed yet is shown with an age of a lifetime or
-    /// more. If its own time is lost, the earliest time of the store's clock stands for it: the Unix epoch,
-    /// or later by up to the resolution. Details that the store does not keep are absent
-    /// ([`Capabilities::keeps_peer_details`]). An unknown info hash has no peers. A call may append fewer
-    /// than `limit` peers before the end.
+    /// the peers around it change. Each peer is shown as it was at some moment in between. Times are those
+    /// of the last announces; a time may be up to [`Capabilities::clock_resolution_secs`] too late, and
+    /// never later than the latest time given. An expired peer that no [`sweep`](Self::sweep) has removed
+    /// yet is shown with an age of a lifetime or more. If its own time is lost, the earliest time of the
+    /// store's clock stands for it: the Unix epoch, or later by up to the resolution. Details that the
+    /// store does not keep are absent ([`Capabilities::keeps_peer_details`]). An unknown info hash has no
+    /// peers. A call may append fewer than `limit` peers before the end.
     ///
     /// ```
     #[doc = one_leecher!()]
