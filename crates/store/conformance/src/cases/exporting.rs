@@ -5,7 +5,7 @@ use std::{
     iter,
     sync::{
         Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
     thread,
     time::{Duration, Instant},
@@ -30,16 +30,19 @@ struct Contents {
     peers: Vec<PeerRecord>,
 }
 
-/// Does all steps of an export `seconds` after the start of the story.
+/// The steps of an export `seconds` after the start of the story.
+fn steps(store: &Store, seconds: u64, budget: usize) -> impl Iterator<Item = Records> {
+    let mut export = Export::new();
+    iter::from_fn(move || {
+        (!export.is_complete()).then(|| {
+            store.export(&mut export, at(seconds), Budget::peers(budget));
+            export.records().clone()
+        })
+    })
+}
+
 fn export(store: &Store, seconds: u64, budget: usize) -> Vec<Records> {
-    let (mut export, mut all) = (Export::new(), Vec::new());
-    while !export.is_complete() {
-        store.export(&mut export, at(seconds), Budget::peers(budget));
-        all.push(export.records().clone());
-        // The caller decides how often an unfair lock is taken.
-        thread::yield_now();
-    }
-    all
+    steps(store, seconds, budget).collect()
 }
 
 fn read(all: &[Records]) -> BTreeMap<InfoHash, Contents> {
@@ -385,23 +388,31 @@ pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &d
     let is_let_in = |_| {
         store.fill(0, (0..PEERS).map(|n| leecher(torrent, v4(n))));
         // Exports until all peers are seeders.
-        let done = AtomicBool::new(false);
+        let (done, taken) = (AtomicBool::new(false), AtomicU32::new(0));
         thread::scope(|scope| {
             scope.spawn(|| {
                 for (n, endpoint) in in_order().enumerate() {
                     store.fill(1, [seeder(torrent, endpoint)]);
-                    if n % 100 == 0 {
-                        if done.load(SeqCst) {
-                            return;
-                        }
-                        // A thread that wakes up may run before the export, on one core too.
+                    let (before, mut is_early) = (taken.load(SeqCst), n % 100 == 0);
+                    // A thread that wakes up may run in the middle of a step, on one core too. Every second
+                    // time it waits for one: it must not be done before the exports.
+                    while is_early && !done.load(SeqCst) {
                         thread::sleep(Duration::from_micros(50));
+                        is_early = n % 200 == 0 && taken.load(SeqCst) == before;
                     }
                 }
                 done.store(true, SeqCst);
             });
-            let exports = iter::repeat_with(|| export(&store, 1, usize::MAX)).take(300);
-            let is_mixed = exports.take_while(|_| !done.load(SeqCst)).any(|records| is_mixed(&records));
+            let take = |_: &Records| {
+                taken.fetch_add(1, SeqCst);
+                // The caller decides how often an unfair lock is taken.
+                thread::yield_now();
+            };
+            let mut exports = (0..300).map_while(|_| {
+                let records: Vec<_> = steps(&store, 1, usize::MAX).inspect(take).collect();
+                (!done.load(SeqCst)).then(|| is_mixed(&records))
+            });
+            let is_mixed = exports.any(|is_mixed| is_mixed);
             done.store(true, SeqCst);
             is_mixed
         })

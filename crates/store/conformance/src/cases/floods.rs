@@ -48,10 +48,7 @@ fn flood(subject: &dyn Subject, populate: impl Fn(&Store)) {
             store.fill(RETURN + 100 + n / 200, [leecher(hash(1_000_000 + n), stranger)]);
         }
         let lost = (0..POPULATED).filter(|&n| store.scrape(&hash(n)).peers() == 0).count();
-        assert!(
-            lost < POPULATED as usize / 100,
-            "{lost} of {POPULATED} populated swarms were lost, {family:?}"
-        );
+        assert!(lost < POPULATED as usize / 100, "{lost} of {POPULATED} populated swarms lost, {family:?}");
         assert!(store.totals().swarms <= 10_000);
         store.assert_consistent();
     }
