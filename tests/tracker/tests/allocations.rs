@@ -1,5 +1,5 @@
 //! Announces that refresh allocate nothing, in any synchronous store: neither for the update nor for the
-//! selection. Nor does the server for any request over UDP.
+//! selection. Nor does the server for any request over UDP. A page takes the buffer of its caller.
 
 use std::{
     num::NonZero,
@@ -8,8 +8,8 @@ use std::{
 };
 
 use swarmkeep::{
-    Announce, AnnounceEvent, Endpoint, Families, HashKey, InfoHash, PeerBuffer, RepositoryConfig, SplitMix64,
-    Timestamp, TorrentRepository, catalog,
+    Announce, AnnounceEvent, Endpoint, Families, HashKey, InfoHash, Packed, PeerBuffer, RepositoryConfig,
+    SplitMix64, SwarmStats, SwarmSummary, Timestamp, TorrentRepository, catalog,
 };
 use swarmkeep_kit::allocations::{Counting, calls_of_all, of_thread};
 use swarmkeep_tests::{
@@ -73,6 +73,25 @@ fn allocations_of(store: &dyn TorrentRepository, announces: &[Announce], seconds
     let work =
         || announces.iter().for_each(|announce| _ = store.announce(announce, now, &mut rng, &mut peers));
     of_thread(work).1.calls
+}
+
+#[test]
+fn a_page_takes_only_the_buffer_of_its_caller() {
+    const LIMIT: usize = 8192;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let store = Packed::new(&RepositoryConfig::new(HashKey::from_bytes([7; 16]))).expect("no limits");
+    let stats = SwarmStats { downloaded: 1, ..SwarmStats::default() };
+    for n in 0..40_000_u32 {
+        let mut info_hash = [0; 20];
+        info_hash[..4].copy_from_slice(&n.to_be_bytes());
+        let swarm = SwarmSummary { info_hash: InfoHash::new(info_hash), stats };
+        store.restore(&swarm, &[], Timestamp::from_secs(1_800_000_000));
+    }
+    // The room of a full scrape.
+    let mut page = Vec::with_capacity(4 * LIMIT);
+    let ((), paged) = of_thread(|| store.page(None, LIMIT, &mut page));
+    assert_eq!((page.len(), page.capacity()), (LIMIT, 4 * LIMIT));
+    assert!(paged.most < 512 << 10, "less than the swarms that were looked at: {paged:?}");
 }
 
 #[test]

@@ -93,7 +93,8 @@ pub trait AsyncTorrentRepository: fmt::Debug + Send + Sync {
     /// See [`TorrentRepository::walk`].
     fn walk<'a>(&'a self, from: Cursor, limit: usize, out: &'a mut Vec<SwarmSummary>) -> Answer<'a, Cursor>;
 
-    /// See [`TorrentRepository::page`].
+    /// See [`TorrentRepository::page`]. After an error, or if the future is dropped, `out` may hold more
+    /// swarms than before, in any order.
     fn page<'a>(
         &'a self,
         after: Option<&'a InfoHash>,

@@ -29,17 +29,17 @@ pub(crate) async fn page_by_walking(
     limit: usize,
     out: &mut Vec<SwarmSummary>,
 ) -> Result<(), Unavailable> {
-    let (mut cursor, mut shown, mut page) = (Cursor::START, Vec::new(), Vec::new());
+    let (start, mut cursor, mut shown) = (out.len(), Cursor::START, Vec::new());
     while !cursor.is_end() && limit > 0 {
         cursor = store.walk(cursor, SWARMS_PER_LOOK, &mut shown).await?;
-        page.extend(shown.drain(..).filter(|swarm| after.is_none_or(|after| swarm.info_hash > *after)));
-        if page.len() > limit && (page.len() - limit > limit.max(SWARMS_PER_LOOK) || cursor.is_end()) {
-            page.select_nth_unstable_by_key(limit, |swarm| swarm.info_hash);
-            page.truncate(limit);
+        out.extend(shown.drain(..).filter(|swarm| after.is_none_or(|after| swarm.info_hash > *after)));
+        let found = out.len() - start;
+        if found > limit && (found - limit > limit.max(SWARMS_PER_LOOK) || cursor.is_end()) {
+            out[start..].select_nth_unstable_by_key(limit, |swarm| swarm.info_hash);
+            out.truncate(start + limit);
         }
     }
-    page.sort_unstable_by_key(|swarm| swarm.info_hash);
-    out.append(&mut page);
+    out[start..].sort_unstable_by_key(|swarm| swarm.info_hash);
     Ok(())
 }
 

@@ -38,14 +38,16 @@ impl StoreQueries {
         .await
     }
 
-    /// See [`TorrentRepository::page`](swarmkeep::TorrentRepository::page).
+    /// See [`TorrentRepository::page`](swarmkeep::TorrentRepository::page). The page replaces the contents of
+    /// `out`.
     pub(super) async fn page(
         &self,
         after: Option<InfoHash>,
         limit: usize,
+        mut out: Vec<SwarmSummary>,
     ) -> Result<Vec<SwarmSummary>, NoAnswer> {
         self.ask(|store| async move {
-            let mut out = Vec::new();
+            out.clear();
             store.page(after.as_ref(), limit, &mut out).await?;
             Ok(out)
         })

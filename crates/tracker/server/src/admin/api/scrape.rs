@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write as _},
+    mem,
     sync::Arc,
 };
 
@@ -14,7 +15,7 @@ use axum::{
 use flate2::{Compression, write::GzEncoder};
 use futures_util::stream::try_unfold;
 use hyper::body::Bytes;
-use swarmkeep::{InfoHash, PageCost, SwarmStats, SwarmSummary, bittorrent::bencode::Writer};
+use swarmkeep::{PageCost, SwarmStats, SwarmSummary, bittorrent::bencode::Writer};
 use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 
 use super::query::NoQuery;
@@ -23,7 +24,8 @@ use crate::admin::{
     state::AdminState,
 };
 
-/// How many torrents are read at once: more if each page costs a look at every torrent. They take 8 MiB.
+/// How many torrents are read at once: more if each page costs a look at every torrent. The buffer of
+/// a scrape then takes 17 MiB: twice as many, and those of one look.
 const fn at_once(cost: PageCost) -> usize {
     match cost {
         PageCost::Ordered => 4096,
@@ -57,7 +59,10 @@ pub(super) async fn scrape(
     let mut output = Output::new(gzip);
     output.write(b"d5:filesd");
     // First, so that the client gets an error, not half an answer, if the store cannot be reached.
-    let first = admin.store.page(None, at_once(admin.store.page_cost())).await?;
+    let most = at_once(admin.store.page_cost());
+    // One buffer for all pages, with twice the room that they need: glibc maps 32 MiB by themselves, so all
+    // of them go back to the system.
+    let first = admin.store.page(None, most, Vec::with_capacity(4 * most)).await?;
     let state = Scrape { admin, _place: place, output, read: first, sent: 0 };
     let body = Body::from_stream(try_unfold(Some(state), |state| async {
         let Some(state) = state else { return Ok(None) };
@@ -88,7 +93,8 @@ impl Scrape {
         let most = at_once(self.admin.store.page_cost());
         if self.sent == most {
             let last = self.read[most - 1].info_hash;
-            self.read = self.page(last, most).await?;
+            let read = self.admin.store.page(Some(last), most, mem::take(&mut self.read)).await;
+            self.read = read.map_err(|_| io::Error::other("the store cannot be reached"))?;
             self.sent = 0;
         }
         let Self { mut output, read, sent, .. } = self;
@@ -102,14 +108,6 @@ impl Scrape {
         (self.output, self.read, part) = written.await.map_err(io::Error::other)?;
         self.sent = until;
         Ok((part, (!is_last).then_some(self)))
-    }
-
-    async fn page(&self, after: InfoHash, most: usize) -> io::Result<Vec<SwarmSummary>> {
-        self.admin
-            .store
-            .page(Some(after), most)
-            .await
-            .map_err(|_| io::Error::other("the store cannot be reached"))
     }
 }
 
@@ -147,14 +145,14 @@ impl Output {
             self.write(b"ee");
         }
         match self {
-            Self::Plain(out) => std::mem::take(out),
+            Self::Plain(out) => mem::take(out),
             Self::Gzip(out) => {
                 if last {
                     out.try_finish().expect("into memory");
                 } else {
                     out.flush().expect("into memory");
                 }
-                std::mem::take(out.get_mut())
+                mem::take(out.get_mut())
             }
         }
         .into()

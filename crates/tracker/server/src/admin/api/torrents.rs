@@ -106,7 +106,7 @@ pub(super) async fn list(
         }
         ListQuery { sort: Some(Sort::InfoHash), after, .. } => {
             let after = after.map(|text| parse_info_hash(&text).ok_or_else(|| not_an_info_hash("after")));
-            let swarms = admin.store.page(after.transpose()?, limit).await?;
+            let swarms = admin.store.page(after.transpose()?, limit, Vec::new()).await?;
             let next = swarms.last().filter(|_| swarms.len() == limit).map(|last| last.info_hash.to_string());
             let cost = match admin.store.page_cost() {
                 PageCost::Ordered => "ordered",
