@@ -23,9 +23,8 @@ pub struct Export {
 impl Export {
     /// Returns an export at its start.
     pub fn new() -> Self {
-        let records = Records::new(Timestamp::default());
         Self {
-            records,
+            records: Records::new(Timestamp::default()),
             at: Cursor::START,
             within: Cursor::START,
             listed: Vec::new().into_iter(),

@@ -146,10 +146,7 @@ mod tests {
             let mut placed: Vec<_> = (0..5000).map(|n| (placement.place(&hash(n)), hash(n))).collect();
             for (place, hash) in &placed {
                 assert!(place.shard < shards);
-                assert_eq!(
-                    place.key.head().leading_zeros().min(placement.home().depth),
-                    placement.home().depth
-                );
+                assert!(place.key.head().leading_zeros() >= placement.home().depth);
                 assert_eq!(placement.of_shard(place.shard).info_hash(&place.key), *hash, "{shards} shards");
             }
             placed.sort_by_key(|(place, _)| (place.shard, place.key));
@@ -185,16 +182,12 @@ mod tests {
                     }
                     assert_eq!(of_shard.unstretched(word), divided(word, factor), "{word:#x} by {factor}");
                 }
-                for within in [0, 1, 2, most / 3, most - 1, most].into_iter().chain([rng.next_u64() & most]) {
+                for within in [0, 1, 2, most / 3, most - 1, most, rng.next_u64() & most] {
                     let head = (shard as u64) << 1 << (63 - bits) | within;
                     let info_hash = placement.permutation.invert(&Key([0x5a; 20]).with_head(head));
                     let placed = placement.place(&info_hash);
-                    assert_eq!(placed.shard, shard);
-                    assert_eq!(
-                        of_shard.info_hash(&placed.key),
-                        info_hash,
-                        "{within:#x} in {shard} of 2^{bits}"
-                    );
+                    let back = (placed.shard, of_shard.info_hash(&placed.key));
+                    assert_eq!(back, (shard, info_hash), "{within:#x} of 2^{bits}");
                 }
             }
         }

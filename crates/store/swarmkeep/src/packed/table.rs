@@ -396,11 +396,10 @@ impl<const N: usize> Table<N> {
     pub(super) fn prefetch_window(&self, from: BucketIndex) {
         let ahead = |bucket: usize| self.buckets.get(bucket).map_or(&[][..], Bucket::endpoints);
         let own = ahead(from.bucket()).get(from.at()..).unwrap_or_default();
+        prefetch_lines::<4>(own.as_flattened());
         if N == CompactV4::LEN {
-            prefetch_lines::<4>(own.as_flattened());
             prefetch_lines::<4>(ahead(from.bucket() + 1).as_flattened());
         } else {
-            prefetch_lines::<4>(own.as_flattened());
             prefetch_lines::<8>(ahead(from.bucket() + 1).as_flattened());
             prefetch_lines::<4>(ahead(from.bucket() + 2).as_flattened());
         }

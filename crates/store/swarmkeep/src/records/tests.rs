@@ -135,9 +135,8 @@ fn a_record_is_as_long_as_it_must_be() {
         let peers: Vec<_> = (0..count)
             .map(|_| PeerRecord {
                 endpoint: endpoint(family, &mut rng),
-                role: Role::Leecher,
-                last_announce: NOW.saturating_add(SLACK).saturating_sub(age),
                 details: with_details.then(|| details(&mut rng)),
+                ..leecher(NOW.saturating_add(SLACK).saturating_sub(age), &mut rng)
             })
             .collect();
         assert_round_trip(&InfoHash::new([9; 20]), downloaded, &peers).len()

@@ -81,12 +81,13 @@ type WatchedRepository = MapRepository<Slots<WatchedMap, Reluctant>>;
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const HASH: InfoHash = InfoHash::new([7; 20]);
 
-fn store() -> (Awaited<WatchedRepository>, Entries) {
+fn store() -> (Awaited<WatchedRepository>, Entries, Announce) {
     let entries = Entries::default();
+    let announce = Announce::new(HASH, "192.0.2.1:6881".parse().unwrap());
     let config = RepositoryConfig::new(HashKey::from_bytes([1; 16]));
     let capabilities = Capabilities::new(LongestHold::Visits(256));
     let map = Slots::new(WatchedMap(entries.clone()));
-    (Awaited(MapRepository::over(map, &config, capabilities, 0).unwrap()), entries)
+    (Awaited(MapRepository::over(map, &config, capabilities, 0).unwrap()), entries, announce)
 }
 
 /// Polls a future `polls` times, then drops it. Returns its output if it became ready.
@@ -105,8 +106,7 @@ fn finish<F: Future>(future: F) -> F::Output {
 #[test]
 fn a_dropped_announce_is_done_or_was_not_begun_and_leaves_no_slot() {
     for polls in 0..4 {
-        let (store, entries) = store();
-        let announce = Announce::new(HASH, "192.0.2.1:6881".parse().unwrap());
+        let (store, entries, announce) = store();
         let (mut rng, mut nowhere) = (SplitMix64::new(1), PeerBuffer::new(&mut [], &mut []));
         let answer = poll_and_drop(store.announce(&announce, NOW, &mut rng, &mut nowhere), polls);
         let done = u64::from(answer.is_some());
@@ -122,8 +122,7 @@ fn a_dropped_announce_is_done_or_was_not_begun_and_leaves_no_slot() {
 #[test]
 fn a_dropped_removal_is_done_or_was_not_begun() {
     for polls in 0..4 {
-        let (store, entries) = store();
-        let announce = Announce::new(HASH, "192.0.2.1:6881".parse().unwrap());
+        let (store, entries, announce) = store();
         let (mut rng, mut nowhere) = (SplitMix64::new(1), PeerBuffer::new(&mut [], &mut []));
         finish(store.announce(&announce, NOW, &mut rng, &mut nowhere)).unwrap();
         poll_and_drop(store.remove(&HASH), polls);

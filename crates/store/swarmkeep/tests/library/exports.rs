@@ -184,15 +184,13 @@ fn the_default_export_shows_the_peers_of_one_life_with_its_downloads() {
             store.export(&mut export, NOW, Budget::peers(100));
             let shown = export.records().iter().map(|record| {
                 let peers = record.peers().map(|peer| (peer.endpoint.to_string(), peer.role.is_seeder()));
-                let peers: Vec<_> = peers.collect();
-                (peers, record.downloaded)
+                (peers.collect::<Vec<_>>(), record.downloaded)
             });
             let shown: Vec<_> = shown.collect();
             let is = |life: Life| {
                 let peers = life.iter().map(|(n, left, _)| (format!("192.0.2.{n}:6881"), *left == 0));
-                let peers: Vec<_> = peers.collect();
                 let downloaded = life.iter().filter(|(_, _, event)| *event == Completed).count() as u32;
-                shown == if life.is_empty() { vec![] } else { vec![(peers, downloaded)] }
+                shown == if life.is_empty() { vec![] } else { vec![(peers.collect::<Vec<_>>(), downloaded)] }
             };
             assert!(is(first) || is(next), "{shown:?}, made again after read {read}: {first:?}, {next:?}");
         }

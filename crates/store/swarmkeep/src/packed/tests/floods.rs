@@ -387,12 +387,7 @@ fn floods_from_few_networks_displace_few_swarms() {
         all
     };
     head("networks of the flood | limit | 1 announces a made-up swarm | 4 do | 10 do | 40 do | 70 do");
-    let of_v4 = [1, 2, 10, 100, 1000].map(|networks| {
-        let most = match networks {
-            ..100 => 60,
-            100 => 300,
-            _ => 900,
-        };
+    let of_v4 = [(1, 60), (2, 60), (10, 60), (100, 300), (1000, 900)].map(|(networks, most)| {
         print(format!("{networks} IPv4 /24"), of_v4(networks), None, &[1, 4, 10, 40, 70], [most; 2])
     });
     let of_v6 = [0, 8, 10, 16].map(|bits| {
