@@ -385,7 +385,7 @@ pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &d
         }
         !promoted.is_sorted_by(|one, next| one >= next)
     };
-    let is_let_in = |_| {
+    let is_let_in = |nth| {
         store.fill(0, (0..PEERS).map(|n| leecher(torrent, v4(n))));
         // Exports until all peers are seeders.
         let (done, taken) = (AtomicBool::new(false), AtomicU32::new(0));
@@ -394,11 +394,11 @@ pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &d
                 for (n, endpoint) in in_order().enumerate() {
                     store.fill(1, [seeder(torrent, endpoint)]);
                     let (before, mut is_early) = (taken.load(SeqCst), n % 100 == 0);
-                    // A thread that wakes up may run in the middle of a step, on one core too. Every second
-                    // time it waits for one: it must not be done before the exports.
+                    // A thread that wakes up may run in the middle of a step, on one core too. In each second
+                    // try it waits for one: it must not be done before the exports.
                     while is_early && !done.load(SeqCst) {
                         thread::sleep(Duration::from_micros(50));
-                        is_early = n % 200 == 0 && taken.load(SeqCst) == before;
+                        is_early = nth % 2 == 1 && taken.load(SeqCst) == before;
                     }
                 }
                 done.store(true, SeqCst);
