@@ -132,3 +132,12 @@ fn no_setting_is_both_fixed_and_live_and_each_has_help_and_a_heading() {
         assert!(option.get_help().is_some() && option.get_help_heading().is_some(), "{option}");
     }
 }
+
+#[test]
+fn sockets_of_a_service_manager_replace_default_addresses_before_addresses_are_compared() {
+    let matches = Settings::schema().no_binary_name(true).try_get_matches_from(["--admin=127.0.0.1:6969"]);
+    let settings = Settings::from_arg_matches(&matches.expect("valid")).expect("they match");
+    let refused = settings.judge_without_files(false).expect_err("http has all addresses of the port");
+    assert!(refused.to_string().starts_with("127.0.0.1:6969 is a part of 0.0.0.0:6969: "), "{refused}");
+    settings.judge_without_files(true).expect("http has other addresses");
+}
