@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::json;
-use swarmkeep_store_tests::{A_MINUTE, resident_kb, until};
+use swarmkeep_store_tests::{A_MINUTE, in_a_process_of_its_own, resident_kb, until};
 
 use swarmkeep_tests::{
     admin::{
@@ -22,6 +22,10 @@ use swarmkeep_tests::{
 
 #[test]
 fn scrapers_that_never_read_cost_little_and_keep_no_client_out() {
+    let this = "admin::faults::scrapers_that_never_read_cost_little_and_keep_no_client_out";
+    if !in_a_process_of_its_own(this) {
+        return;
+    }
     let tracker = Tracker::over(packed());
     let (before, request) = (resident_kb(), http::request("/metrics").repeat(2000));
     // Far more answers than the system buffers for a client that does not read: 2,000 of 20 KB each.
