@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use swarmkeep::{AnnounceEvent, HashKey, InfoHash};
+use swarmkeep::{AnnounceEvent, Family, HashKey, InfoHash};
 use swarmkeep_store_tests::{A_MINUTE, until, with};
 use swarmkeep_tests::{
     Folder, Tracker,
@@ -23,7 +23,7 @@ use swarmkeep_tracker::{
 };
 use swarmkeep_tracker_protocol::{
     Field, Software,
-    udp::{AnnounceRequest, ConnectRequest, ConnectionId, ScrapeRequest, TransactionId},
+    udp::{AnnounceRequest, ConnectRequest, ConnectionId, Response, ScrapeRequest, TransactionId},
 };
 
 const KEY: HashKey = HashKey::from_bytes([3; 16]);
@@ -370,10 +370,32 @@ fn a_client_that_has_only_a_link_finds_seeders_if_the_rules_allow_it() {
     }
 }
 
+#[test]
+fn each_request_is_answered_once_although_the_store_answers_later() {
+    let tracker = over_store("btreemap-rwlock-tokio-mutex-tokio", Rules::new());
+    let (client, id) = Client::of(tracker.udp[0]).connected();
+    for n in (0..200).step_by(2) {
+        let ids = [n, n + 1].map(TransactionId);
+        // The first is refused at once, and the second waits for the store.
+        for (transaction_id, id) in ids.into_iter().zip([ConnectionId(0), id]) {
+            client.send(&AnnounceRequest { transaction_id, ..announce(id) }.to_vec());
+        }
+        let answered = [(); 2].map(|()| {
+            let answer = client.receive();
+            Response::parse(&answer, Family::V4).expect("valid").transaction_id()
+        });
+        assert!(answered == ids || answered == [ids[1], ids[0]], "{answered:?} to {ids:?}");
+    }
+}
+
 fn over(rules: Rules) -> Tracker {
+    over_store("packed", rules)
+}
+
+fn over_store(name: &str, rules: Rules) -> Tracker {
     let mut config = listening(&[any_port("127.0.0.1"), any_port("::1")], &[any_port("127.0.0.1")]);
     config.rules = rules;
-    Tracker::over(&config, build("packed", |config| config))
+    Tracker::over(&config, build(name, |config| config))
 }
 
 fn with_list(list: AccessList) -> Rules {
