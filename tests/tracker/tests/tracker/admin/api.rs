@@ -220,7 +220,7 @@ fn the_busiest_torrents_are_found_by_a_walk() {
 
 #[test]
 fn statistics_follow_the_load_and_history_keeps_them() {
-    // Events follow a load over IPv4.
+    // Over IPv6. The load of the next test is over IPv4.
     let tracker = Tracker::with(&with(config(), |config| config.udp = vec![any_port("::1")]), packed());
     let _load = AnnounceLoad::on(&tracker, 50);
     let asked = |of: &Value, what: &str| of[what].as_f64() > Some(0.0);
