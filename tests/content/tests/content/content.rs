@@ -1,11 +1,11 @@
 //! Every store of content goes through every case of the conformance suite: a new store is its module and its
 //! row here.
 
-use std::sync::Arc;
+use std::{fs::File, sync::Arc};
 
 use swarmkeep_content::{
     ContentConfig, ContentRepository, Error, Geometry, Memory, Result,
-    block::{Allocation, BlockStore, FileDevice, FormatOptions},
+    block::{Allocation, BlockStore, FileDevice, FormatOptions, SECTOR},
     files::{self, FileStore},
     stripe_cache::{StripeCache, StripeCacheOptions},
 };
@@ -40,12 +40,18 @@ fn preallocated(config: &ContentConfig) -> Result<FileStore> {
     FileStore::open(config, files::Allocation::Preallocated)
 }
 
-/// The store whose image is in the folder, or else a new one.
+/// The store whose image is in the folder, or else a new one: a sector and a hole, to allocate nothing more.
 fn block(config: &ContentConfig, allocation: Allocation) -> Result<BlockStore> {
     let path = config.folder.join("image");
     if !path.exists() {
-        let device = FileDevice::create_image(&path, config.capacity.unwrap_or(512 << 20))?;
-        BlockStore::format(&device, FormatOptions::new())?;
+        let bytes = config.capacity.unwrap_or(512 << 20);
+        drop(FileDevice::create_image(&path, bytes.min(SECTOR as u64))?);
+        File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(bytes))
+            .expect("a folder of our own");
+        BlockStore::format(&FileDevice::open(&path, true)?, FormatOptions::new())?;
     }
     BlockStore::open(&path, allocation)
 }
