@@ -137,7 +137,7 @@ const fn figure(what: &'static str, on: &'static Run, value: Measure) -> Figure 
     Figure { what, on, value }
 }
 
-/// The divisor of the populations of a quick run.
+/// The divisor of the populations of a quick run; ten times it for a flood of 100 swarms per swarm.
 const QUICK: u32 = 100;
 
 /// Returns whether a store is measured on `swarms` swarms: most stores take gigabytes and minutes for ten
@@ -154,10 +154,11 @@ pub(crate) fn plans(stores: &[&Implementation], quick: bool, seconds: f64, seed:
             runs.push(figure.on);
         }
     }
+    let divisor = |run: &Run| if run.is(&FLOODED) { 10 * QUICK } else { QUICK };
     let plan = |run: &Run, store: &Implementation| Plan {
         store: store.name.to_owned(),
         workload: run.name.to_owned(),
-        population: if quick { run.population.divided_by(QUICK) } else { run.population },
+        population: if quick { run.population.divided_by(divisor(run)) } else { run.population },
         threads: run.threads,
         batch: run.batch,
         fenced: run.fenced,

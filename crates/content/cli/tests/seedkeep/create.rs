@@ -265,12 +265,12 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
 #[test]
 fn files_larger_than_the_memory_it_has_are_hashed() {
     let folder: &Path = &Folder(tempfile::tempdir().unwrap());
-    File::create(folder.join("large")).unwrap().set_len(1 << 30).unwrap();
+    File::create(folder.join("large")).unwrap().set_len(1 << 29).unwrap();
     let command = format!(
-        "ulimit -v 400000 && exec {} create large --hybrid --threads 2 --piece-length 512MiB",
+        "ulimit -v 400000 && exec {} create large --hybrid --threads 2 --piece-length 256MiB",
         env!("CARGO_BIN_EXE_seedkeep")
     );
     let ended = ended(Command::new("sh").args(["-c", &command]).current_dir(folder));
     assert_eq!(ended.code, 0, "{}", ended.errors);
-    assert!(ended.out.contains("1.00 GiB in 2 pieces of 512.00 MiB"), "{}", ended.out);
+    assert!(ended.out.contains("512.00 MiB in 2 pieces of 256.00 MiB"), "{}", ended.out);
 }
