@@ -147,55 +147,47 @@ fn a_damaged_snapshot_is_refused_and_the_one_before_is_loaded() {
 /// The tracker starts, logs the damage, serves and is not ready; the check fails, and the copy is restored.
 #[test]
 fn damaged_download_counts_are_logged_and_the_tracker_goes_on_until_their_copy_is_restored() {
-    for damage in [|bytes: &mut Vec<u8>| bytes.clear(), |bytes: &mut Vec<u8>| bytes[..20_000].fill(0xa5)] {
-        let folder = folder();
-        let (file, copy) = (folder.path().join("downloads.redb"), folder.path().join("downloads.redb.copy"));
-        import(folder.path(), format!("{}\t7\n", InfoHash::new(hash(1))));
-        let good = fs::read(&copy).expect("made by the import");
-        let (code, said) = state(folder.path(), &[]);
-        assert!(
-            code == Some(0) && said.contains("downloads.redb.copy: download counts of 1 torrent,"),
-            "{said}"
-        );
-        change(&file, damage);
-        let (code, said) = state(folder.path(), &[]);
-        assert!(code == Some(1) && said.contains("downloads.redb: damaged: "), "{said}");
+    let folder = folder();
+    let (file, copy) = (folder.path().join("downloads.redb"), folder.path().join("downloads.redb.copy"));
+    import(folder.path(), format!("{}\t7\n", InfoHash::new(hash(1))));
+    let good = fs::read(&copy).expect("made by the import");
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(0) && said.contains("downloads.redb.copy: download counts of 1 torrent,"), "{said}");
+    change(&file, |bytes| bytes[..20_000].fill(0xa5));
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(1) && said.contains("downloads.redb: damaged: "), "{said}");
 
-        let (mut tracker, said) = Tracker::start(folder.path(), &["--admin=127.0.0.1:0"]);
-        assert!(said.contains("ERROR") && said.contains("the stored download counts are damaged"), "{said}");
-        assert!(said.contains("swarmkeep state DIR --restore"), "{said}");
-        let admin = tracker.admin();
-        tracker.downloads_twice(2);
-        assert_eq!(tracker.scrape(2).completed, 2, "it serves");
-        metrics_show(admin, &["swarmkeep_downloads_damaged 1"]);
-        until("it is not ready because of the counts", || {
-            let ready = get(admin, "/health/ready");
-            ready.status == 503 && ready.text().contains("counts are damaged")
-        });
-        let (code, said) = tracker.serve.stop("TERM");
-        assert_eq!(code, Some(1), "counts were not saved: {said}");
-        assert!(fs::read(&copy).expect("there") == good, "the copy stays");
+    let (mut tracker, said) = Tracker::start(folder.path(), &["--admin=127.0.0.1:0"]);
+    assert!(said.contains("ERROR") && said.contains("the stored download counts are damaged"), "{said}");
+    assert!(said.contains("swarmkeep state DIR --restore"), "{said}");
+    let admin = tracker.admin();
+    tracker.downloads_twice(2);
+    assert_eq!(tracker.scrape(2).completed, 2, "it serves");
+    metrics_show(admin, &["swarmkeep_downloads_damaged 1"]);
+    until("it is not ready because of the counts", || {
+        let ready = get(admin, "/health/ready");
+        ready.status == 503 && ready.text().contains("counts are damaged")
+    });
+    let (code, said) = tracker.serve.stop("TERM");
+    assert_eq!(code, Some(1), "counts were not saved: {said}");
+    assert!(fs::read(&copy).expect("there") == good, "the copy stays");
 
-        let (code, said) = state(folder.path(), &["--restore"]);
-        assert!(
-            code == Some(0) && said.contains("the copy is in the place of the download counts"),
-            "{said}"
-        );
-        let (mut tracker, said) = Tracker::start(folder.path(), &[]);
-        assert!(!said.contains("ERROR"), "{said}");
-        assert_eq!(tracker.scrape(2).completed, 2, "from the snapshot");
-        tracker.starts(1, 1, 1);
-        tracker.has_downloads(1, 7);
-        tracker.stop();
-        let (code, said) = state(folder.path(), &["--forget-below=8"]);
-        assert!(code == Some(0) && said.contains("forgotten: download counts of 2 torrents"), "{said}");
-        [file, copy].iter().for_each(|file| fs::remove_file(file).expect("there"));
-        let (code, said) = state(folder.path(), &[]);
-        assert!(code == Some(0) && said.contains("no download counts\n"), "{said}");
-        let (tracker, said) = Tracker::start(folder.path(), &[]);
-        assert!(said.contains("WARN") && said.contains("no stored download counts in "), "{said}");
-        tracker.stop();
-    }
+    let (code, said) = state(folder.path(), &["--restore"]);
+    assert!(code == Some(0) && said.contains("the copy is in the place of the download counts"), "{said}");
+    let (mut tracker, said) = Tracker::start(folder.path(), &[]);
+    assert!(!said.contains("ERROR"), "{said}");
+    assert_eq!(tracker.scrape(2).completed, 2, "from the snapshot");
+    tracker.starts(1, 1, 1);
+    tracker.has_downloads(1, 7);
+    tracker.stop();
+    let (code, said) = state(folder.path(), &["--forget-below=8"]);
+    assert!(code == Some(0) && said.contains("forgotten: download counts of 2 torrents"), "{said}");
+    [file, copy].iter().for_each(|file| fs::remove_file(file).expect("there"));
+    let (code, said) = state(folder.path(), &[]);
+    assert!(code == Some(0) && said.contains("no download counts\n"), "{said}");
+    let (tracker, said) = Tracker::start(folder.path(), &[]);
+    assert!(said.contains("WARN") && said.contains("no stored download counts in "), "{said}");
+    tracker.stop();
 }
 
 #[test]

@@ -596,5 +596,8 @@ mod tests {
         let query = query(|out| ScrapeRequest::write([HASH], out));
         let text = "the tracker's store is not available; try again later";
         assert_eq!(tracker.failure("/scrape", &query).0, text);
+        let metrics = crate::metrics::Metrics::default();
+        metrics.http(tracker.handler.counters());
+        assert_eq!(metrics.counts().http.refused(Reason::Unavailable), 4);
     }
 }

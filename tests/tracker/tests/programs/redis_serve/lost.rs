@@ -24,7 +24,6 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [REDIS, PROGRAM]:
             redis_lost_is_an_error_for_clients_within_bounded_time_and_is_found_again,
-            redis_lost_is_an_empty_answer_where_that_is_wanted_and_is_found_again,
             redis_silent_under_a_flood_delays_no_answer_for_long,
     }
 }
@@ -34,11 +33,11 @@ const PATIENCE: &str = "--redis-patience=300ms";
 
 const OVER: &str = "the tracker's store is not available; try again later";
 
-/// Asserts that the tracker keeps giving the expected answer over both protocols while the store is lost.
-fn assert_lost(tracker: &Tracker, expected: &TrackerAnswer) {
+/// Asserts that the tracker keeps answering with an error over both protocols while the store is lost.
+fn assert_lost(tracker: &Tracker) {
     for _ in 0..3 {
-        assert_eq!(tracker.announce_by_udp(9), *expected);
-        assert_eq!(tracker.announce(HASH, 9, 5, Started), *expected);
+        assert_eq!(tracker.announce_by_udp(9), Err(OVER.into()));
+        assert_eq!(tracker.announce(HASH, 9, 5, Started), Err(OVER.into()));
     }
     let path = format!("/scrape?info_hash={}", escaped(&HASH));
     let scrape = ask(tracker.http, "GET", &path, "").answer();
@@ -63,20 +62,20 @@ fn assert_found(tracker: &Tracker) {
 }
 
 /// The server is killed and started again, and stopped and resumed.
-fn lose_and_find(answer: &str, expected: &TrackerAnswer) {
+fn redis_lost_is_an_error_for_clients_within_bounded_time_and_is_found_again() {
     let setup = TrackerSetup::new();
     let server = started(Server::start());
-    let arguments = [PATIENCE, "--interval=600", "--retry-interval=45", answer];
+    let arguments = [PATIENCE, "--interval=600"];
     let tracker = setup.tracker(&[server.url()], &arguments);
     assert_found(&tracker);
     server.kill();
-    assert_lost(&tracker, expected);
+    assert_lost(&tracker);
     let silent = tracker.get("/api/v1/stats").json();
     assert!(silent["store"]["answered"].as_u64() < silent["time"].as_u64(), "{silent}");
     server.restart().expect("it starts");
     assert_found(&tracker);
     server.pause().expect("it runs");
-    assert_lost(&tracker, expected);
+    assert_lost(&tracker);
     server.resume().expect("it stands still");
     // It has kept its peers, and perhaps has some that have announced since.
     until(
@@ -85,14 +84,6 @@ fn lose_and_find(answer: &str, expected: &TrackerAnswer) {
     );
     let log = tracker.serve.log();
     assert!(log.contains("the store cannot be reached"), "{log}");
-}
-
-fn redis_lost_is_an_error_for_clients_within_bounded_time_and_is_found_again() {
-    lose_and_find("--when-unavailable=error", &Err(OVER.into()));
-}
-
-fn redis_lost_is_an_empty_answer_where_that_is_wanted_and_is_found_again() {
-    lose_and_find("--when-unavailable=empty", &Ok((45, vec![])));
 }
 
 /// Many requests at once wait for a server that stands still: none waits long, with or without room in the
