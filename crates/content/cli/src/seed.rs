@@ -10,6 +10,7 @@ use std::{
 };
 
 use serde_json::json;
+use swarmkeep_bittorrent::in_words;
 use swarmkeep_content::{
     ContentConfig, ContentRepository, Memory, PieceBits,
     files::HIDDEN,
@@ -129,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             match verified(metainfo.info(), &place, args.sharing.json) {
                 Ok(right) => store.add(place, right)?,
                 Err(error) => {
-                    eprintln!("seedkeep: {}", swarmkeep_bittorrent::in_words(&error));
+                    eprintln!("seedkeep: {}", in_words(&error));
                     failed = true;
                     continue;
                 }
@@ -199,7 +200,7 @@ fn verified(info: &Info, place: &Place, json: bool) -> Result<PieceBits, Box<dyn
         eprintln!("  not those of the torrent: {}", in_runs(&wrong));
     }
     if let Some(why) = why {
-        eprintln!("  missing: {} ({why})", in_runs(&missing));
+        eprintln!("  missing: {} ({})", in_runs(&missing), in_words(&why));
     }
     Ok(right)
 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 /// The beginnings of errors, with their sentences. `…` is the error's own detail, behind its first colon.
-const SENTENCES: [(&str, &str); 37] = [
+const SENTENCES: [(&str, &str); 39] = [
     ("Connection refused", "Connection refused: no server listens there"),
     ("Too many open files in system", "the system has too many open files"),
     ("Too many open files", "too many open files: let this process open more"),
@@ -12,6 +12,8 @@ const SENTENCES: [(&str, &str); 37] = [
     ("unexpected end of file", "it ends too early"),
     ("failed to fill whole buffer", "it ends too early"),
     ("connection closed before", "it has closed the connection without an answer"),
+    ("tls handshake eof", "it has closed the connection in the TLS handshake: its log has the reason"),
+    ("peer closed connection", "it has closed the connection"),
     ("received corrupt message", "it does not speak TLS: give its port for TLS, or a URL without TLS"),
     ("peer misbehaved", "it does not speak TLS well: give its port for TLS, or a URL without TLS"),
     ("peer is incompatible", "it has no version or cipher of TLS 1.2 and 1.3 known here: allow one there"),
@@ -43,8 +45,7 @@ const SENTENCES: [(&str, &str); 37] = [
     ("invalid socket address", "expected an address and port, such as 192.0.2.1:6969 or [2001:db8::1]:6969"),
 ];
 
-/// An error as a sentence for a person, without the numbers of the system's errors. A path, or other errors,
-/// may stand before the error of a library, each with a colon.
+/// An error as a sentence, without the system's number. Paths or other errors, with colons, may precede it.
 pub fn in_words(error: &(impl Display + ?Sized)) -> String {
     let text = error.to_string().replace("I/O error: ", "");
     let mut parts = text.split(" (os error ");
@@ -79,7 +80,7 @@ fn errors_are_sentences_without_numbers_of_the_system() {
     is("c: invalid peer certificate: UnsupportedCertVersion", "c: its certificate cannot be used: `openssl");
     is("received fatal alert: CertificateRequired", "it asks for a client certificate");
     is("/c: received fatal alert: HandshakeFailure", "/c: it refuses the TLS handshake");
-    is("tokens: /f: stream did not contain valid UTF-8", "tokens: /f: it is not text in UTF-8");
+    is("tokens: /f: tls handshake eof", "tokens: /f: it has closed the connection in the TLS handshake");
     let refused = in_words(&format!("192.0.2.1:1: {}", of_system(111)));
     assert_eq!(refused, "192.0.2.1:1: Connection refused: no server listens there");
     assert_eq!(in_words(&format!("{refused}; start it")), format!("{refused}; start it"));

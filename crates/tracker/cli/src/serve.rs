@@ -325,7 +325,7 @@ fn open(state: &State, path: &Path, every: Duration) -> Result<(), Box<dyn Error
     }
     let loaded = state.open(folder, Some(every), Arc::new(swarmkeep_tracker::now))?;
     for (file, reason) in &loaded.refused {
-        error!(%file, %reason, "a snapshot was refused, and nothing of it was loaded");
+        error!(%file, reason = %in_words(reason), "a snapshot was refused, and nothing of it was loaded");
     }
     match &loaded.snapshot {
         Some((file, summary)) => {

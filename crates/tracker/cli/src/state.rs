@@ -4,7 +4,7 @@ use std::{error::Error, io, path::PathBuf, process::ExitCode, sync::Arc, time::D
 
 use indicatif::{BinaryBytes, HumanCount, HumanDuration};
 use serde::Serialize;
-use swarmkeep_bittorrent::{counted, say};
+use swarmkeep_bittorrent::{counted, in_words, say};
 use swarmkeep_state::{
     Counts, Directory, Downloads, look_at_downloads, look_at_snapshots, restore_downloads,
 };
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let folder = Arc::new(open(&args.folder)?);
     let snapshots = look_at_snapshots(&*folder)?.into_iter().map(|(file, looked_at)| match looked_at {
         Ok(summary) => Snapshot { file, summary: Some(summary), refused: None },
-        Err(error) => Snapshot { file, summary: None, refused: Some(error.to_string()) },
+        Err(error) => Snapshot { file, summary: None, refused: Some(in_words(&error)) },
     });
     let snapshots: Vec<_> = snapshots.collect();
     if args.restore {

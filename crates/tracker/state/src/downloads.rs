@@ -392,7 +392,7 @@ fn guarded<T>(path: &Path, call: impl FnOnce() -> Called<T>) -> Result<T> {
             Error::io("using", path.to_owned())(io::Error::other("another operation has failed"))
         }
         redb::Error::Corrupted(what) => Error::Damaged { path: path.to_owned(), what },
-        error => Error::Damaged { path: path.to_owned(), what: error.to_string() },
+        error => Error::Damaged { path: path.to_owned(), what: swarmkeep_bittorrent::in_words(&error) },
     })
 }
 

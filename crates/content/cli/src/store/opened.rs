@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use swarmkeep_bittorrent::in_words;
 use swarmkeep_content::{
     ContentConfig, ContentRepository, Description, Error as StoreError, FileFolder, InfoHash, Library,
     Summary,
@@ -83,7 +84,7 @@ impl OpenStore {
                 );
             }
             let store = patiently(|| FileStore::open(&ContentConfig::new(path), files::Allocation::Sparse))?;
-            let damage = store.report().damage.iter().map(ToString::to_string).collect();
+            let damage = store.report().damage.iter().map(in_words).collect();
             (Kind::Files(store), damage)
         } else if kind.is_file() || kind.file_type().is_block_device() {
             let store = match access {
@@ -91,7 +92,7 @@ impl OpenStore {
                 Access::Writing | Access::Adding => patiently(|| BlockStore::open(path, None))?,
             };
             let report = store.report();
-            let mut damage: Vec<_> = report.damage.iter().map(ToString::to_string).collect();
+            let mut damage: Vec<_> = report.damage.iter().map(in_words).collect();
             damage.extend(report.read_only.filter(|_| access != Access::Reading).map(ToOwned::to_owned));
             (Kind::Block(store), damage)
         } else {
