@@ -20,7 +20,7 @@ use rustix::{
 use super::disk::{Disk, DiskStep};
 
 /// The most files that are open in all tables, unless more are in use: a quarter of the descriptors that the
-/// process may have (`RLIMIT_NOFILE`). The rest is for sockets.
+/// process may have (`RLIMIT_NOFILE`), from 8 to 1,024. The rest is for sockets.
 static MOST: LazyLock<usize> = LazyLock::new(|| {
     let limit = if cfg!(test) { None } else { getrlimit(Resource::Nofile).current };
     limit.map_or(256, |limit| (limit / 4).clamp(8, 1024) as usize)
@@ -43,7 +43,7 @@ type Key = (u64, u32);
 #[derive(Debug, Default)]
 struct FileTable {
     files: HashMap<Key, FileSlot>,
-    /// Files that could not be flushed and are closed.
+    /// Closed files whose flush failed.
     failed: HashSet<Key>,
     uses: u64,
 }

@@ -59,7 +59,7 @@ struct Unavailable {
 #[derive(Debug, Clone, Copy)]
 enum DeleteTime {
     Now,
-    /// Others may have put files in the place of its own since.
+    /// Since then, others may have put files in place of the torrent's.
     Earlier,
 }
 
