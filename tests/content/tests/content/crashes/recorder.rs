@@ -81,7 +81,7 @@ impl<N: fmt::Debug + Send> BlockDevice for Recorder<N> {
 
     fn read(&self, first: u64, into: &mut [Sector]) -> io::Result<()> {
         self.disk.now(|image| {
-            (first..).zip(into).for_each(|(at, sector)| *sector = Sector(*image.page(DEVICE, at)));
+            (first..).zip(into).for_each(|(at, sector)| sector.0 = *image.page(DEVICE, at));
         });
         Ok(())
     }
