@@ -58,7 +58,7 @@ pub(crate) fn selection_is_fair_in_any_swarm(subject: &dyn Subject) {
             let eligible = eligible(&store, &announce).len();
             // A large swarm would need many announces that want few.
             let mut want =
-                [1, 1, 2, 10, 50][rng.below(5)].min(eligible.saturating_sub(1)).max(eligible / 250);
+                [1, 1, 2, 10, 50][rng.below(5)].min(eligible.saturating_sub(1)).max(eligible / 100);
             if announce.families == BOTH {
                 // Either family may have the last one of an odd number.
                 want += want % 2;

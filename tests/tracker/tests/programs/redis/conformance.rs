@@ -53,7 +53,8 @@ fn on(urls: impl IntoIterator<Item = String>, config: &RepositoryConfig) -> Buil
 }
 
 /// A test per case and row. The nodes of a Cluster run the same functions as one server. So by default the
-/// Cluster has only the cases whose calls go to several nodes; `--include-ignored` adds the rest.
+/// Cluster has only the cases whose calls go to several nodes, and no row has the longer one of two cases;
+/// `--include-ignored` adds the rest.
 pub(crate) fn tests() -> Vec<Trial> {
     let test = |store: &'static Implementation, case: &'static Case| {
         trial(&format!("{}::{}::{}", module_path!(), store.name, case.name), &[REDIS], move || {
@@ -61,9 +62,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         })
     };
     // One store after the other, so that all servers work at once.
-    let on_each = |case| {
-        let on_a_cluster = test(&ON_A_CLUSTER, case).with_ignored_flag(!is_of_several_swarms(case));
-        [test(&ON_ONE_SERVER, case), test(&WITH_MODULE, case), on_a_cluster]
+    let on_each = |case: &'static Case| {
+        let is_longer = ["memory_falls_", "long_random_"].iter().any(|start| case.name.starts_with(start));
+        let on_a_cluster = is_of_several_swarms(case) && !is_longer;
+        [(&ON_ONE_SERVER, !is_longer), (&WITH_MODULE, !is_longer), (&ON_A_CLUSTER, on_a_cluster)]
+            .map(|(store, runs)| test(store, case).with_ignored_flag(!runs))
     };
     CASES.iter().filter(|case| !is_of_this_process(case)).flat_map(on_each).collect()
 }
@@ -74,10 +77,9 @@ fn is_of_this_process(case: &Case) -> bool {
 }
 
 /// Whether a rule of the case is about threads, totals, listings, sweeps or removals. Exports are made of
-/// listings, and the random stories announce in batches, so both count too. Left out are the cases of a large
-/// swarm, which is on one node, and the longer one of three pairs.
+/// listings, and the random stories announce in batches, so both count too. A large swarm is on one node.
 fn is_of_several_swarms(case: &Case) -> bool {
-    let left_out = ["_large_swarm", "_touches_no_more_than_its_budget", "memory_falls_", "long_random_"];
+    let one_swarm = ["_large_swarm", "_touches_no_more_than_its_budget"];
     case.rules.iter().any(|rule| [6, 13, 14, 18, 20].contains(rule))
-        && !left_out.iter().any(|part| case.name.contains(part))
+        && !one_swarm.iter().any(|part| case.name.contains(part))
 }
