@@ -67,6 +67,8 @@ pub(super) struct Args {
     allow_other: bool,
 }
 
+const MOUNTS: &str = "/proc/self/mountinfo";
+
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let shown = args.folder.display();
     if fs::read_dir(&args.folder).map_err(|error| format!("{shown}: {error}"))?.next().is_some() {
@@ -116,7 +118,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     config.acl = if args.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(4);
     // Opened before the mount, so that no change is missed.
-    let mounts = File::open("/proc/self/mountinfo");
+    let mounts = File::open(MOUNTS);
     let users = Arc::clone(&view.users);
     let mut session =
         Session::new(view, &args.folder, &config).map_err(|error| format!("mounting at {shown}: {error}"))?;
@@ -158,25 +160,32 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
     });
     // A namespace made since then may have a copy of the mount, which ends with this process.
-    ended.recv()??;
+    match ended.recv()? {
+        // Linux aborts a connection that ends while a request is under way.
+        Err(error)
+            if error.kind() == io::ErrorKind::ConnectionAborted
+                && !is_mounted(&File::open(MOUNTS)?, device)? => {}
+        ended => ended?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until a file system is mounted nowhere in the namespace of this process.
-fn wait_until_unmounted(mut mounts: &File, device: u64) -> io::Result<()> {
+/// Returns whether a file system is mounted anywhere in the namespace of this process.
+fn is_mounted(mut mounts: &File, device: u64) -> io::Result<bool> {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    loop {
-        let mut all = Vec::new();
-        mounts.rewind()?;
-        mounts.read_to_end(&mut all)?;
-        let mut of_mounts =
-            all.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' ').nth(2));
-        if !of_mounts.any(|of_mount| of_mount == Some(number.as_bytes())) {
-            return Ok(());
-        }
+    let mut all = Vec::new();
+    mounts.rewind()?;
+    mounts.read_to_end(&mut all)?;
+    let mut of_mounts = all.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' ').nth(2));
+    Ok(of_mounts.any(|of_mount| of_mount == Some(number.as_bytes())))
+}
+
+fn wait_until_unmounted(mounts: &File, device: u64) -> io::Result<()> {
+    while is_mounted(mounts, device)? {
         let mut change = [PollFd::new(&mounts, PollFlags::PRI | PollFlags::ERR)];
         retry_on_intr(|| rustix::event::poll(&mut change, None))?;
     }
+    Ok(())
 }
 
 /// The number of open files. They can be read to their ends, unmounted or not.

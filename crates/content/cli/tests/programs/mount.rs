@@ -305,7 +305,8 @@ fn unmounting_ends_while_a_file_is_open() {
     // Beyond the read-ahead of the system.
     read(1_000_003 - 100);
     drop(open);
-    assert_eq!(ends(&mut mounted.process), Some(0));
+    let code = ends(&mut mounted.process);
+    assert_eq!(code, Some(0), "{}", fs::read_to_string(folder.join("errors")).unwrap());
 }
 
 /// Waits for the end of a process. Returns its exit code, `None` if it does not end.
