@@ -161,7 +161,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     });
     // A namespace made since then may have a copy of the mount, which ends with this process.
     match ended.recv()? {
-        // Linux aborts a connection that ends while a request is under way.
+        // Linux 6.18 may end the connection of an unmounted file system with this error.
         Err(error)
             if error.kind() == io::ErrorKind::ConnectionAborted
                 && !is_mounted(&File::open(MOUNTS)?, device)? => {}
