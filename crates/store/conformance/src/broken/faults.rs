@@ -504,6 +504,8 @@ crate::faults! {
     peers_by_role PeersByRole => peers_that_stay_are_shown_exactly_once_whatever_moves_around_them;
     /// An announce with an earlier time makes its peer older.
     earlier_time_ages_a_peer EarlierTimeAges => an_earlier_time_counts_as_the_latest_seen;
+    /// A sweep with a budget above a million panics.
+    long_sweep_panics LongSweepPanics => a_sweep_holds_no_lock_for_long_even_in_a_large_swarm;
     /// The budget of a sweep counts removed peers.
     budget_of_removed_peers BudgetOfRemoved => a_step_of_a_sweep_visits_about_its_budget;
     /// Loses an IPv6 peer that completes in a swarm of three.

@@ -36,6 +36,7 @@ impl Broken {
                 (swept.visited, swept.expired, swept.swarms_removed) = (budget.get() as u64, expired, 1);
                 swept
             }
+            Fault::LongSweepPanics if budget.get() > 1_000_000 => panic!("{budget:?}"),
             Fault::SweepLooksAtAll => {
                 black_box(self.state().swarms.values().filter(|swarm| swarm.peers.is_empty()).count());
                 self.model.sweep(now, policy, budget)

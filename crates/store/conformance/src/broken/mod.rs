@@ -93,8 +93,7 @@ impl Broken {
             }
             Fault::EndpointsBy64BitsOnly => state.networks = &NETWORKS[..1],
             Fault::EndpointsWidestFirst => {
-                const WIDEST_FIRST: &[LimitedNetwork] = &[NETWORKS[2], NETWORKS[1], NETWORKS[0]];
-                state.networks = WIDEST_FIRST;
+                state.networks = const { &[NETWORKS[2], NETWORKS[1], NETWORKS[0]] };
             }
             Fault::BytesExceeded => state.limits.bytes = state.limits.bytes.map(|most| most + 32),
             _ => {}

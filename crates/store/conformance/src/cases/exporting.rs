@@ -19,7 +19,7 @@ use swarmkeep::{
 use crate::{
     Model, Subject,
     kit::*,
-    threads::{Rounds, against, in_step},
+    threads::{Rounds, SetOnDrop, against, in_step},
 };
 
 /// The contents of one swarm in an export, over all of its parts.
@@ -390,7 +390,9 @@ pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &d
         // Exports until all peers are seeders.
         let (done, taken) = (AtomicBool::new(false), AtomicU32::new(0));
         thread::scope(|scope| {
+            let _ends = SetOnDrop(&done);
             scope.spawn(|| {
+                let _ends = SetOnDrop(&done);
                 for (n, endpoint) in in_order().enumerate() {
                     store.fill(1, [seeder(torrent, endpoint)]);
                     let (before, mut is_early) = (taken.load(SeqCst), n % 100 == 0);
@@ -401,7 +403,6 @@ pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &d
                         is_early = nth % 2 == 1 && taken.load(SeqCst) == before;
                     }
                 }
-                done.store(true, SeqCst);
             });
             let take = |_: &Records| {
                 taken.fetch_add(1, SeqCst);
@@ -412,9 +413,7 @@ pub(crate) fn an_export_holds_no_lock_for_long_even_in_a_large_swarm(subject: &d
                 let records: Vec<_> = steps(&store, 1, usize::MAX).inspect(take).collect();
                 (!done.load(SeqCst)).then(|| is_mixed(&records))
             });
-            let is_mixed = exports.any(|is_mixed| is_mixed);
-            done.store(true, SeqCst);
-            is_mixed
+            exports.any(|is_mixed| is_mixed)
         })
     };
     // Locks need not be fair, and a busy machine may keep threads from running.

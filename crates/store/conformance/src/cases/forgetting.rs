@@ -15,7 +15,7 @@ use swarmkeep::{
     Role, SplitMix64, SwarmSummary, Swept, TorrentRepositoryExt,
 };
 
-use crate::{Subject, kit::*};
+use crate::{Subject, common::SetOnDrop, kit::*};
 
 /// Sweeps until a pass is complete, which must happen within a reasonable number of steps.
 fn sweep(store: &Store, seconds: u64, policy: Retention, budget: usize) -> Swept {
@@ -415,11 +415,12 @@ pub(crate) fn a_sweep_holds_no_lock_for_long_even_in_a_large_swarm(subject: &dyn
         };
         thread::scope(|scope| {
             let announcers = [(); 4].map(|()| scope.spawn(announcer));
-            while started.load(SeqCst) < 4 {
+            let ends = SetOnDrop(&done);
+            while started.load(SeqCst) < 4 && !announcers.iter().any(|one| one.is_finished()) {
                 thread::yield_now();
             }
             let swept = store.sweep(at(later), Retention::DropEmpty, Budget::peers(10_000_000));
-            done.store(true, SeqCst);
+            drop(ends);
             assert_eq!((swept.expired, swept.pass_complete), (PEERS.into(), true));
             announcers.map(|one| one.join().expect("an announce does not panic")).contains(&true)
         })
