@@ -25,13 +25,14 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// Runs a command of the shell in a folder, in which `small` is a file system of 1 MiB; `seedkeep` is the
-/// program. Returns its exit code and stderr.
+/// program. Returns its exit code and stderr; 124 if it does not end.
 fn in_small(folder: &Path, command: &str) -> (i32, String) {
     fs::create_dir_all(folder.join("small")).unwrap();
     let command = format!("mount -t tmpfs -o size=1M none small && {command}");
     let command = command.replace("seedkeep", env!("CARGO_BIN_EXE_seedkeep"));
-    let Ended { code, errors, .. } =
-        ended(Command::new("unshare").args(["--mount", "sh", "-c", &command]).current_dir(folder));
+    let Ended { code, errors, .. } = ended(
+        Command::new("timeout").args(["600", "unshare", "--mount", "sh", "-c", &command]).current_dir(folder),
+    );
     (code, errors)
 }
 

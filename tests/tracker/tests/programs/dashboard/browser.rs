@@ -17,7 +17,7 @@ use swarmkeep_store_tests::{A_MINUTE, programs::find};
 use swarmkeep_tests::{admin::client::ask_with, serve::signal};
 
 /// The longest wait for an answer of the driver: on a busy machine, a page takes minutes.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A browser with one page, and a profile of its own. Both are gone when this is dropped.
 pub(crate) struct Browser {
@@ -68,17 +68,17 @@ impl Browser {
         browser
     }
 
-    fn request(&self, method: &str, path: &str, body: &str) -> Value {
+    fn request(&self, method: &str, path: &str, body: &str, patience: Duration) -> Value {
         let lines = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
         let mut driver = ask_with(self.address, method, path, &lines, body);
-        driver.stream().set_read_timeout(Some(PATIENCE)).expect("above zero");
+        driver.stream().set_read_timeout(Some(patience)).expect("above zero");
         let answer = driver.answer();
         assert_eq!(answer.status, 200, "{method} {path} {body}: {}", answer.text());
         answer.json()["value"].take()
     }
 
     fn post(&self, path: &str, body: &Value) -> Value {
-        self.request("POST", path, &body.to_string())
+        self.request("POST", path, &body.to_string(), PATIENCE)
     }
 
     pub(crate) fn go(&self, url: &str) {
@@ -179,7 +179,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() {
             // The driver ends the browser, and waits for it.
-            let ended = std::panic::catch_unwind(|| self.request("DELETE", &self.session, ""));
+            let ended = std::panic::catch_unwind(|| self.request("DELETE", &self.session, "", A_MINUTE));
             drop(ended);
         }
         let _ = self.driver.kill();

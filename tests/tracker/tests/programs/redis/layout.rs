@@ -395,8 +395,10 @@ fn redis_confirmed_call_that_is_lost_replaces_no_shard_of_a_store_begun_anew() {
         through.urls = vec![format!("redis://127.0.0.1:{port}")];
         let one = RedisRepository::connect(&through, &config(1)).await.expect("reached");
         let comes = tokio::spawn(async move { tell(&one, &Announce::new(torrent(1), endpoint(1))).await });
-        let go =
-            tokio::task::spawn_blocking(move || meets.recv()).await.expect("no panic").expect("it is met");
+        let go = tokio::task::spawn_blocking(move || meets.recv_timeout(A_MINUTE))
+            .await
+            .expect("no panic")
+            .expect("it is met");
         server.command(&["FLUSHALL"]).expect("it answers");
         let two = RedisRepository::connect(&settings, &config(2)).await.expect("reached");
         announce_to(&two, 2).await;

@@ -19,7 +19,7 @@ use swarmkeep_servers::{Cluster, Server, Value};
 use swarmkeep_store_tests::{
     A_MINUTE,
     programs::{REDIS, Trial, note},
-    tests, with,
+    tests, until, with,
 };
 use tokio::time::sleep;
 
@@ -154,15 +154,11 @@ fn redis_module_keeps_all_in_files() {
             let now = live(&store, 1, NOW).await;
             server.command(&[rewrite]).expect("it answers");
             if rewrite != "SAVE" {
-                let wait_for = async |field: &str| {
-                    while server.info("persistence").expect("it answers")[field] != "0" {
-                        sleep(Duration::from_millis(10)).await;
-                    }
-                };
-                wait_for("aof_rewrite_in_progress").await;
+                let is_zero = |field: &str| server.info("persistence").expect("it answers")[field] == "0";
+                until("the file is written", || is_zero("aof_rewrite_in_progress"));
                 live(&store, 2, now).await;
                 // During a slow fsync, the server keeps new commands in memory for up to 2 s.
-                wait_for("aof_buffer_length").await;
+                until("all is on disk", || is_zero("aof_buffer_length"));
             }
             let (before, evicted) = (picture(&store).await, store.totals().await.expect("reached").evicted);
             assert!(before.len() > 300 && before[&torrent(1)].1.len() > 500 && evicted.peers > 0);
@@ -226,9 +222,8 @@ fn redis_module_copies_dumps_and_restores_a_shard() {
 /// The shards of a file of commands, as arguments of the module's loading command.
 fn parts(server: &Server) -> Vec<Vec<u8>> {
     server.command(&["BGREWRITEAOF"]).expect("it answers");
-    while server.info("persistence").expect("it answers")["aof_rewrite_in_progress"] != "0" {
-        thread::sleep(Duration::from_millis(10));
-    }
+    let is_written = || server.info("persistence").expect("it answers")["aof_rewrite_in_progress"] == "0";
+    until("the file is written", is_written);
     let folder = fs::read_dir(server.folder().join("appendonlydir")).expect("it writes there");
     let mut paths = folder.map(|entry| entry.expect("it is read").path());
     let base = paths.find(|path| path.to_string_lossy().ends_with(".base.aof")).expect("it is written");

@@ -8,6 +8,7 @@ use swarmkeep::{
 };
 use swarmkeep_servers::{Cluster, Server};
 use swarmkeep_store_tests::{
+    found,
     programs::{REDIS, Trial},
     tests, until,
 };
@@ -201,8 +202,10 @@ fn redis_that_comes_a_little_later_than_the_tracker_is_waited_for() {
     assert!(said.contains("cannot reach the store on Redis") && said.contains("start the server"), "{said}");
     let tracker = std::thread::scope(|scope| {
         let tracker = scope.spawn(|| setup.tracker(&urls, &["--redis-patience=4s"]));
-        let first = TcpListener::bind(("127.0.0.1", server.port())).and_then(|at| at.accept());
-        drop(first.expect("the tracker comes"));
+        let at = TcpListener::bind(("127.0.0.1", server.port())).expect("the server is gone");
+        at.set_nonblocking(true).expect("a listener");
+        found("the tracker comes", || at.accept().ok());
+        drop(at);
         server.restart().expect("it starts");
         tracker.join().expect("it listens")
     });
