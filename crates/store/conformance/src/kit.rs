@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    cell::Cell,
     collections::BTreeMap,
     env,
     fmt::Debug,
@@ -35,8 +36,10 @@ pub const LIFETIME: u64 = 1800;
 /// The time at which the stories of the cases begin: late enough for years before it.
 pub(crate) const T0: u64 = 1_800_000_000;
 
-/// The time after which a call that should take microseconds counts as endless, on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+thread_local! {
+    /// The time after which a call that should take microseconds counts as endless, on a busy machine.
+    pub static PATIENCE: Cell<Duration> = const { Cell::new(Duration::from_secs(60)) };
+}
 
 /// How often two threads meet that a busy machine may keep apart.
 pub(crate) const TRIES: u64 = 20;

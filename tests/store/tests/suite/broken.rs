@@ -4,12 +4,13 @@
 use std::{
     env,
     panic::{self, AssertUnwindSafe},
+    time::Duration,
 };
 
 use swarmkeep::RepositoryConfig;
 use swarmkeep_conformance::{
     Case,
-    broken::{Broken, Fault},
+    broken::{Broken, Fault, PATIENCE},
 };
 
 macro_rules! rejections {
@@ -29,6 +30,9 @@ swarmkeep_conformance::for_each_fault! { rejections }
 
 fn assert_rejected(fault: Fault) {
     let case = Case::find(fault.case()).expect("a fault names a case of the list");
+    if matches!(fault, Fault::PredicateUnderLock | Fault::DrawsForEver) {
+        PATIENCE.set(Duration::from_secs(5));
+    }
     let broken = |config: &RepositoryConfig| Broken::new(fault, config);
     // On a busy machine threads may miss each other, so a race gets many tries to find its fault.
     let tries = env::var("SWARMKEEP_TRIES").map_or(100, |tries| tries.parse().expect("a number"));

@@ -29,6 +29,7 @@ use swarmkeep::{
     Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
 };
 
+pub use crate::kit::PATIENCE;
 pub use faults::Fault;
 
 use crate::{

@@ -295,7 +295,7 @@ pub(crate) fn a_panic_in_the_middle_of_a_batch_leaves_what_came_before_it_done(s
             store.tell_batch(at(0), &members, &mut SplitMix64::new(1), |_| {});
             store
         });
-        within(PATIENCE, "a store after a panic in a batch", move || {
+        within(PATIENCE.get(), "a store after a panic in a batch", move || {
             let alone: Vec<_> = announces
                 .iter()
                 .map(|announce| announce_with(&single, announce, at(1), &mut SplitMix64::new(1)).announced)

@@ -656,7 +656,7 @@ pub(crate) fn a_predicate_is_called_without_a_lock_held(subject: &dyn Subject) {
     let store = build(subject);
     store.fill(0, (0..50).map(|n| leecher(hash(n), v4(1))));
     let inside = store.clone();
-    let removed = within(PATIENCE, "a removal with a predicate that uses the store", move || {
+    let removed = within(PATIENCE.get(), "a removal with a predicate that uses the store", move || {
         inside.remove_all_where(&|info_hash| {
             inside.tell(seeder(*info_hash, v4(2)));
             inside.tell(leecher(hash(1000), v6(1)));

@@ -195,7 +195,7 @@ pub(crate) fn a_panic_in_the_callers_randomness_leaves_the_store_usable(subject:
         store.fill(0, (0..300).map(|n| Announce::new(torrent, v4(n)).left((n % 2).into())));
         store.fill(0, (0..300).map(|n| Announce::new(torrent, v6(n)).left((n % 2).into())));
         let inside = store.clone();
-        within(PATIENCE, "a store after a panic in a generator", move || {
+        within(PATIENCE.get(), "a store after a panic in a generator", move || {
             let announces = [
                 leecher(torrent, v4(1)),
                 completed(torrent, v4(1)),
@@ -234,7 +234,7 @@ pub(crate) fn a_panic_in_the_callers_predicate_leaves_the_store_usable(subject: 
     let store = build(subject);
     store.fill(0, (0..100).map(|n| leecher(hash(n), v4(1))));
     let inside = store.clone();
-    within(PATIENCE, "a store after a panic in a predicate", move || {
+    within(PATIENCE.get(), "a store after a panic in a predicate", move || {
         assert_panics_with("the caller's predicate", || {
             inside.remove_where(
                 &|info_hash| {

@@ -316,7 +316,7 @@ pub(crate) fn a_constant_generator_still_gives_distinct_peers(subject: &dyn Subj
             for (n, left, want) in [(1, 1, 5), (2, 1, 50), (3, 0, 20), (9000, 1, 1), (9000, 0, 60)] {
                 let (store, announce) =
                     (store.clone(), Announce::new(torrent, v4(n)).left(left).want(want).families(BOTH));
-                let announced = within(PATIENCE, "an announce with a constant generator", move || {
+                let announced = within(PATIENCE.get(), "an announce with a constant generator", move || {
                     announce_with(&store, &announce, at(0), &mut Constant(word))
                 });
                 announced.assert_fits(&announce);
