@@ -137,7 +137,7 @@ const fn figure(what: &'static str, on: &'static Run, value: Measure) -> Figure 
     Figure { what, on, value }
 }
 
-/// The divisor of the populations of a quick run; ten times it for a flood of 100 swarms per swarm.
+/// The divisor of the populations of a quick run; ten times it for the flood, which adds 100 swarms for each.
 const QUICK: u32 = 100;
 
 /// Returns whether a store is measured on `swarms` swarms: most stores take gigabytes and minutes for ten

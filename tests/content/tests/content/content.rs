@@ -40,7 +40,7 @@ fn preallocated(config: &ContentConfig) -> Result<FileStore> {
     FileStore::open(config, files::Allocation::Preallocated)
 }
 
-/// The store whose image is in the folder, or else a new one: a sector and a hole, to allocate nothing more.
+/// The store whose image is in the folder, or else a new one, sparse behind its first sector.
 fn block(config: &ContentConfig, allocation: Allocation) -> Result<BlockStore> {
     let path = config.folder.join("image");
     if !path.exists() {

@@ -10,7 +10,8 @@ use std::{
 use swarmkeep::RepositoryConfig;
 use swarmkeep_conformance::{
     Case,
-    broken::{Broken, Fault, PATIENCE},
+    broken::{Broken, Fault},
+    kit::PATIENCE,
 };
 
 macro_rules! rejections {

@@ -29,7 +29,6 @@ use swarmkeep::{
     Retention, SwarmStats, SwarmSummary, Swept, Timestamp, TorrentRepository, Totals,
 };
 
-pub use crate::kit::PATIENCE;
 pub use faults::Fault;
 
 use crate::{

@@ -73,7 +73,7 @@ pub(crate) fn torrents_of_all_measures_are_taken_in(subject: &dyn Subject) {
 pub(crate) fn bytes_beyond_four_gibibytes_have_places_of_their_own(subject: &dyn Subject) {
     let folder = Folder::unlimited(subject);
     let store = folder.open();
-    // Behind the edge, the last range is where the first one is before it.
+    // Modulo 4 GiB, the last range overlaps the end of the first.
     let (length, edge) = ((1_u64 << 32) + 25_333, 1_u64 << 32);
     let content = store.new_torrent(1, length, 1 << 24);
     let ranges = [0..20_000, edge - 10_000..edge + 10_000, length - 9999..length];
