@@ -434,15 +434,16 @@ fn attach(program: &Program, index: u32, queues: usize, mode: Mode) -> Result<(L
     Ok((link, opened.map_err(Error::when("opening a socket at a queue"))?))
 }
 
-/// Retries for a second while a resource is busy: the kernel frees the queues and the memory of a failed mode
-/// a little later, and a child process that is being started has copies of them for a moment.
+/// Retries for a second while a resource is busy, or has a program of another mode: the kernel frees the
+/// queues and the memory of a failed mode a little later, and a child process that is being started has
+/// copies of them for a moment.
 fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let is_busy =
+        |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST | libc::ENOBUFS));
     let mut patience = 200;
     loop {
         match attempt() {
-            Err(error)
-                if patience > 0 && matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENOBUFS)) =>
-            {
+            Err(error) if patience > 0 && is_busy(&error) => {
                 patience -= 1;
                 thread::sleep(Duration::from_millis(5));
             }

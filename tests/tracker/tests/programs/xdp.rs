@@ -101,15 +101,20 @@ fn a_second_program_is_refused_and_sockets_go_on() {
     assert_eq!(status(&second).mode, None);
     wire.udp_answers();
     drop(second);
+    drop(first);
     // It waits for a tracker that ends a little later.
-    let third = thread::scope(|scope| {
-        scope.spawn(move || {
-            thread::sleep(Duration::from_millis(300));
-            drop(first);
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let wire = Wire::new(1);
+        let first = wire.server.run(|| program_that_passes_all("s"));
+        let next = thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(300));
+                drop(first);
+            });
+            tracker(&wire, xdp("s", mode, None))
         });
-        tracker(&wire, xdp("s", XdpMode::Native, None))
-    });
-    assert_eq!(status(&third).mode, Some("native"));
+        assert_eq!(status(&next).mode, Some(mode.to_string().as_str()));
+    }
 }
 
 fn a_program_answers_connects_with_ids_that_the_tracker_recognises() {
