@@ -53,8 +53,8 @@ fn on(urls: impl IntoIterator<Item = String>, config: &RepositoryConfig) -> Buil
 }
 
 /// A test per case and row. The nodes of a Cluster run the same functions as one server. So by default the
-/// Cluster has only the cases whose calls go to several nodes, and no row has the two cases that take longest
-/// beside a shorter one of their kind; `--include-ignored` adds the rest.
+/// Cluster has only the cases whose calls go to several nodes, and no row has two of the longest cases, which
+/// have shorter ones beside them; `--include-ignored` adds the rest.
 pub(crate) fn tests() -> Vec<Trial> {
     let test = |store: &'static Implementation, case: &'static Case| {
         trial(&format!("{}::{}::{}", module_path!(), store.name, case.name), &[REDIS], move || {
