@@ -11,6 +11,7 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::PathBuf,
     process::{Command, Stdio},
+    sync::mpsc,
 };
 
 use rustix::time::{ClockId, clock_gettime};
@@ -491,6 +492,7 @@ fn durable_pieces_outlive_a_process_that_is_killed() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let (say, heard) = mpsc::channel();
         let reader = thread::spawn(move || {
             let mut said = Vec::new();
             let mut line = String::new();
@@ -498,10 +500,16 @@ fn durable_pieces_outlive_a_process_that_is_killed() {
                 // A line that the kill cut short was not said.
                 said.extend(line.strip_suffix('\n').map(str::to_owned));
                 line.clear();
+                let _ = say.send(());
             }
             said
         });
-        thread::sleep(Duration::from_micros(30_000 + draw.below(150_000)));
+        // One in ten is killed while it opens the folder, or even before.
+        let wanted = if draw.below(10) == 0 { 0 } else { 5 + draw.below(20) };
+        for _ in 0..wanted {
+            heard.recv_timeout(Duration::from_secs(60)).expect("the process works");
+        }
+        thread::sleep(Duration::from_micros(draw.below(150_000)));
         child.kill().unwrap();
         child.wait().unwrap();
         let (mut has, mut lost) = (BTreeSet::new(), BTreeSet::new());

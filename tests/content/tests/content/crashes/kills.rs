@@ -48,7 +48,7 @@ fn a_killed_writer_on_a_loop_device_keeps_its_promises() {
             .spawn()
             .expect("it runs already");
         let mut lines = BufReader::new(writer.stdout.take().expect("it is piped")).lines();
-        let (begin, begun) = mpsc::channel();
+        let (say, promised) = mpsc::channel();
         let reading = thread::spawn(move || {
             let mut last = None;
             let mut count = 0_u64;
@@ -56,14 +56,15 @@ fn a_killed_writer_on_a_loop_device_keeps_its_promises() {
                 // A line that was cut off is no promise.
                 if let Some(Ok(said)) = line.strip_prefix("promised ").map(serde_json::from_str::<Promises>) {
                     (last, count) = (Some(said), count + 1);
-                    let _ = begin.send(());
+                    let _ = say.send(());
                 }
             }
             (last, count)
         });
         // One in ten is killed while it boots, or even before.
-        if !rng.next_u64().is_multiple_of(10) {
-            begun.recv_timeout(A_MINUTE).expect("the writer begins");
+        let wanted = if rng.next_u64().is_multiple_of(10) { 0 } else { 1 + rng.next_u64() % 20 };
+        for _ in 0..wanted {
+            promised.recv_timeout(A_MINUTE).expect("the writer works");
         }
         thread::sleep(Duration::from_micros(rng.next_u64() % 40_000));
         writer.kill().expect("it is ours");
