@@ -444,7 +444,7 @@ crate::faults! {
     removed_swarm_put_back RemovedPutBack => calls_of_several_threads_have_an_order;
     /// Shows the newcomer of the last announce of a batch before the others are done.
     batch_overtakes_itself BatchOvertakesItself => calls_of_several_threads_have_an_order;
-    /// Scrapes from a cache that each change clears before it is done.
+    /// Scrapes into a cache that each change clears, also what it read before the change.
     scrape_from_a_stale_cache ScrapeFromCache => calls_of_several_threads_have_an_order;
     /// Lists the leechers of a swarm, releases the lock, and lists its seeders.
     peers_in_two_holds PeersInTwoHolds => calls_of_several_threads_have_an_order;

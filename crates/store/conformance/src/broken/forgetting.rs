@@ -10,7 +10,7 @@ use swarmkeep::{
     SwarmStats, Swept, Timestamp, TorrentRepository,
 };
 
-use super::{Broken, Fault, let_others_in, let_others_in_until};
+use super::{Broken, Fault, let_others_in};
 use crate::model::{ModelState, Peer, Swarm};
 
 impl Broken {
@@ -231,10 +231,6 @@ impl Broken {
 
     /// Collects swarms and peers under the lock, and removes them unchecked under another hold of it.
     fn sweep_in_two_holds(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
-        if self.is(Fault::SweepDropsFilling) {
-            let is_empty = |swarm: &Swarm| swarm.peers.is_empty();
-            let_others_in_until(|| self.state().swarms.values().any(is_empty));
-        }
         let (oldest, state) = (self.oldest(now), self.state());
         let empty = |swarm: &Swarm| swarm.peers.is_empty();
         let empties: Vec<_> =
@@ -245,14 +241,12 @@ impl Broken {
             expired.extend(old.map(|(&endpoint, _)| (torrent, endpoint)));
         }
         drop(state);
+        let_others_in();
         if self.is(Fault::SweepDropsFilling) {
-            let is_filled = |torrent| self.model.scrape(torrent).peers() > 0;
-            let_others_in_until(|| empties.iter().any(is_filled));
             for torrent in empties {
                 self.state().remove(&torrent);
             }
         } else {
-            let_others_in();
             for (torrent, endpoint) in expired {
                 let mut state = self.state();
                 if state.swarms.contains_key(&torrent) {

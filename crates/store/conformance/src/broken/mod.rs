@@ -113,11 +113,10 @@ impl Broken {
         self.fault == fault
     }
 
-    /// Makes scrapes from a cache read again, a moment before the change.
+    /// Makes scrapes from a cache read again.
     fn note_change(&self) {
         if self.is(Fault::ScrapeFromCache) {
             self.drift.fetch_add(1, SeqCst);
-            let_others_in();
         }
     }
 

@@ -19,11 +19,11 @@ impl Broken {
             self.state().change(*info_hash, |_| ());
         }
         if self.is(Fault::ScrapeFromCache) {
-            let changes = self.drift.load(SeqCst);
             let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = scraped.get(info_hash).filter(|(before, _)| *before == changes);
+            let known = scraped.get(info_hash).filter(|(changes, _)| *changes == self.drift.load(SeqCst));
             let stats = known.map_or_else(|| self.model.scrape(info_hash), |(_, stats)| *stats);
-            scraped.insert(*info_hash, (changes, stats));
+            let_others_in();
+            scraped.insert(*info_hash, (self.drift.load(SeqCst), stats));
             return stats;
         }
         let mut stats = self.model.scrape(&self.known_as(info_hash));
@@ -196,7 +196,7 @@ impl Broken {
         }
         if !self.is(Fault::PeersByPosition) || from.is_end() {
             let (start, next) = (out.len(), self.model.peers(info_hash, from, limit, out));
-            let ModelState { latest, lifetime_secs, .. } = *self.state();
+            let ModelState { latest, lifetime_secs, .. } = *self.model.state();
             for record in &mut out[start..] {
                 let begin = begin_of_tick(record.last_announce);
                 match self.fault {
