@@ -96,11 +96,14 @@ impl Broken {
             }
             Fault::AnnounceInTwoSteps => {
                 let mut state = self.state();
-                if state.swarms.contains_key(&torrent) {
-                    state.change(torrent, |swarm| swarm.remove(&told.endpoint));
-                }
+                let known = state.swarms.contains_key(&torrent);
+                let role = known.then(|| state.change(torrent, |swarm| swarm.remove(&told.endpoint)));
                 drop(state);
                 let_others_in();
+                if let Some(Some(role)) = role {
+                    self.state()
+                        .change(torrent, |swarm| swarm.put(told.endpoint, role, Timestamp::default(), None));
+                }
             }
             Fault::CopyPutBack if !stopped => {
                 let own = |state: &ModelState| {

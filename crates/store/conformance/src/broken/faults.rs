@@ -13,7 +13,7 @@ crate::faults! {
     /// Looks up all swarms of a batch, releases the lock, and creates the missing ones even if another call
     /// has created them meanwhile.
     batch_in_two_steps BatchInTwoSteps => calls_of_several_threads_have_an_order;
-    /// Removes a known peer and inserts it again in two steps.
+    /// Takes a known peer out, releases the lock, and puts it back before the announce.
     announce_in_two_steps AnnounceInTwoSteps => calls_of_several_threads_have_an_order;
     /// Copies the leechers of a swarm, releases the lock, adds the announcing peer, and writes the copy back.
     copy_of_a_swarm_put_back CopyPutBack => calls_of_several_threads_have_an_order;
@@ -444,7 +444,7 @@ crate::faults! {
     removed_swarm_put_back RemovedPutBack => calls_of_several_threads_have_an_order;
     /// Shows the newcomer of the last announce of a batch before the others are done.
     batch_overtakes_itself BatchOvertakesItself => calls_of_several_threads_have_an_order;
-    /// Scrapes into a cache that each change clears, also what it read before the change.
+    /// Scrapes from a cache that each change clears, and that keeps what was read before the change.
     scrape_from_a_stale_cache ScrapeFromCache => calls_of_several_threads_have_an_order;
     /// Lists the leechers of a swarm, releases the lock, and lists its seeders.
     peers_in_two_holds PeersInTwoHolds => calls_of_several_threads_have_an_order;

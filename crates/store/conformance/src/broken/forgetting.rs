@@ -232,9 +232,8 @@ impl Broken {
     /// Collects swarms and peers under the lock, and removes them unchecked under another hold of it.
     fn sweep_in_two_holds(&self, now: Timestamp, policy: Retention, budget: Budget) -> Swept {
         let (oldest, state) = (self.oldest(now), self.state());
-        let empty = |swarm: &Swarm| swarm.peers.is_empty();
-        let empties: Vec<_> =
-            state.swarms.iter().filter(|(_, swarm)| empty(swarm)).map(|(&torrent, _)| torrent).collect();
+        let idle = state.swarms.iter().filter(|(_, swarm)| swarm.is_idle(policy));
+        let idle: Vec<_> = idle.map(|(&torrent, _)| torrent).collect();
         let mut expired = Vec::new();
         for (&torrent, swarm) in &state.swarms {
             let old = swarm.peers.iter().filter(|(_, peer)| peer.last_announce < oldest);
@@ -243,7 +242,7 @@ impl Broken {
         drop(state);
         let_others_in();
         if self.is(Fault::SweepDropsFilling) {
-            for torrent in empties {
+            for torrent in idle {
                 self.state().remove(&torrent);
             }
         } else {

@@ -48,7 +48,7 @@ pub struct Broken {
     marked: Mutex<BTreeMap<(InfoHash, Endpoint), Timestamp>>,
     /// The error of the totals, or another count of a fault.
     drift: AtomicU64,
-    /// Scrapes that may be answered again, with the number of changes before them.
+    /// Scrapes that may be answered again, with the number of changes when they were kept.
     scraped: Mutex<BTreeMap<InfoHash, (u64, SwarmStats)>>,
 }
 

@@ -415,6 +415,8 @@ impl Recorder<'_> {
             }
             Planned::RemoveWhere(forbidden) => {
                 let removed = remove_where(&*store, &torrents, &forbidden);
+                let all_forbidden = removed.iter().flatten().all(|&(torrent, _)| forbidden[torrent]);
+                assert!(all_forbidden, "one was removed that was not forbidden: {removed:?}, {forbidden:?}");
                 for torrent in (0..TORRENTS).filter(|&torrent| forbidden[torrent]) {
                     let mut of_torrent =
                         removed.iter().flatten().filter(|(removed, _)| *removed == torrent).peekable();
@@ -426,6 +428,7 @@ impl Recorder<'_> {
             }
             Planned::Sweep(retention) => {
                 let swept = wait(store.sweep(at(0), retention, Budget::peers(1000)));
+                assert_eq!(swept.as_ref().map_or(0, |swept| swept.expired), 0, "no peer is old");
                 (0..TORRENTS).for_each(|torrent| record(torrent, Done::Swept(retention), swept.is_err()));
             }
             Planned::Restore(torrent, downloaded, peers) => {

@@ -37,14 +37,17 @@ pub(crate) fn tests() -> Vec<Trial> {
         }),
         test("calls_to_a_cluster_have_an_order", || {
             let cluster = started(Cluster::start(3, 0));
-            have_an_order(&settings(cluster.urls()), Effects::One, |_| {
-                thread::sleep(Duration::from_millis(100))
-            });
+            have_an_order(&settings(cluster.urls()), Effects::One, rest);
         }),
     ]
 }
 
+fn rest(_: &[Tracker; TRACKERS]) {
+    thread::sleep(Duration::from_millis(100));
+}
+
 fn on_one_server(server: &Server) {
+    have_an_order(&settings([server.url()]), Effects::One, rest);
     // So short that some calls get no answer.
     let settings = impatient(settings([server.url()]), 50);
     let mut next = (0..TRACKERS).cycle();
