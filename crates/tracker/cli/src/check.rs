@@ -14,9 +14,10 @@ use std::{
 
 use swarmkeep_load::{Target, printable};
 use swarmkeep_tracker_protocol::{
+    TrackerUrl,
     bittorrent::{Family, in_words},
     http::{AnnounceResponse, ScrapeResponse},
-    udp::{Client, ConnectRequest, Response, TransactionId},
+    udp::{Action, Client, ConnectRequest, Response, TransactionId},
 };
 use tokio_rustls::rustls::{
     self, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
@@ -204,11 +205,10 @@ fn ask(mut stream: impl Read + Write, host: &str, path: &str, query: &str) -> Re
     if ![&b"HTTP/1.0 200 "[..], b"HTTP/1.1 200 "].iter().any(|good| status.starts_with(good)) {
         return Err(format!("{}: {}", shown(status), shown(body.trim_ascii())).into());
     }
-    let page = path.rsplit('/').next().unwrap_or_default();
-    let refused = match page.strip_suffix(".php").unwrap_or(page) {
-        "announce" => AnnounceResponse::parse(body).map(Result::err),
-        "scrape" => ScrapeResponse::parse(body).map(Result::err),
-        _ => Ok(None),
+    let (page, refused) = match TrackerUrl::new(path.as_bytes(), b"").action {
+        Some(Action::Announce) => ("announce", AnnounceResponse::parse(body).map(Result::err)),
+        Some(Action::Scrape) => ("scrape", ScrapeResponse::parse(body).map(Result::err)),
+        _ => return Ok(()),
     };
     match refused {
         Ok(Some(failure)) if !query.is_empty() => Err(shown(failure.reason).into()),

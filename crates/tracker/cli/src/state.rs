@@ -78,9 +78,20 @@ struct Snapshot {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let changes = args.restore || args.forget_below.is_some();
-    let open = if changes { Directory::open } else { Directory::open_to_read };
-    let folder = Arc::new(open(&args.folder)?);
-    let snapshots = look_at_snapshots(&*folder)?.into_iter().map(|(file, looked_at)| match looked_at {
+    let mut folder = Arc::new(Directory::open_to_read(&args.folder)?);
+    let snapshots = look_at_snapshots(&*folder)?;
+    if snapshots.is_empty() && look_at_downloads(&*folder)?.is_empty() {
+        let folder = args.folder.display();
+        return Err(format!(
+            "{folder} has neither snapshots nor download counts: give the folder that --state of a tracker names"
+        )
+        .into());
+    }
+    if changes {
+        drop(folder);
+        folder = Arc::new(Directory::open(&args.folder)?);
+    }
+    let snapshots = snapshots.into_iter().map(|(file, looked_at)| match looked_at {
         Ok(summary) => Snapshot { file, summary: Some(summary), refused: None },
         Err(error) => Snapshot { file, summary: None, refused: Some(in_words(&error)) },
     });
@@ -97,14 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         Err(error) => Database { file, counts: None, damaged: Some(error.to_string()) },
     });
-    let downloads: Vec<_> = downloads.collect();
-    if snapshots.is_empty() && downloads.is_empty() {
-        let folder = args.folder.display();
-        return Err(format!(
-            "{folder} has neither snapshots nor download counts: give the folder that --state of a tracker names"
-        )
-        .into());
-    }
+    let downloads = downloads.collect();
     let report = StateReport { snapshots, downloads, restored: args.restore, forgotten };
     let is_bad = report.snapshots.iter().any(|snapshot| snapshot.refused.is_some())
         || report.downloads.iter().any(|database| database.damaged.is_some());

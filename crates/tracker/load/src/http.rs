@@ -262,7 +262,7 @@ impl Head {
         for header in response.headers.iter() {
             let value = str::from_utf8(header.value).unwrap_or_default().trim();
             if header.name.eq_ignore_ascii_case("content-length") && body != Body::Chunked {
-                let wrong = |_| Fault::Malformed(format!("a length of {value}"));
+                let wrong = |_| Fault::Malformed("HTTP: a length that is no number".into());
                 body = Body::Length(value.parse().map_err(wrong)?);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
                 body = Body::Chunked;
@@ -544,7 +544,10 @@ mod tests {
         assert_eq!((until_closed.body, until_closed.closes), (Body::UntilClosed, true));
         assert_eq!(parse("HTTP/1.1 200 OK\r\nContent-Le"), Ok(None));
         assert!(parse("SSH-2.0-x\r\n\r\n").is_err());
-        assert!(parse("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n").is_err());
+        for length in ["-1", "\u{202e}1"] {
+            let said = parse(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+            assert!(matches!(said, Err(Fault::Malformed(said)) if said.is_ascii()));
+        }
     }
 
     #[test]

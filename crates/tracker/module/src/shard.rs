@@ -128,7 +128,7 @@ impl Shard {
     }
 
     pub(crate) fn evicted(&self) -> u64 {
-        self.evicted_before + self.store.totals().evicted.peers
+        self.evicted_before.saturating_add(self.store.totals().evicted.peers)
     }
 
     pub(crate) fn bytes(&self) -> u64 {

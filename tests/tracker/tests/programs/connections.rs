@@ -85,7 +85,7 @@ fn a_connection_key_that_is_no_secret_is_refused() {
     refuse("everybody can put another in its place: chmod o-w its folder");
     // A sticky folder is judged before the bytes.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("ours");
-    write(&path, &"k".repeat(40), 0o600);
+    write(&path, &("k".repeat(40) + "\n\n"), 0o600);
     refuse("all of its bytes are equal");
     assert!(Command::new("mkfifo").arg(&path).status().is_ok_and(|made| made.success()));
     refuse("it is not a regular file");

@@ -362,7 +362,7 @@ fn a_check_waits_no_longer_obeys_no_answer_and_notices_a_failed_announce() {
         assert!(code == Some(1) && message.trim_end().ends_with(said), "{message}");
     }
     let failed = b"HTTP/1.1 200 OK\r\n\r\nd14:failure reason9:not todaye";
-    for page in ["announce", "announce.php", "scrape", "scrape.php"] {
+    for page in ["announce", "announce.php", "scrape", "scrape.php", "announce/KEY12345"] {
         let (code, message) = check(&[&answering(failed, false).replace("announce", page)]);
         assert!(code == Some(1) && message.trim_end().ends_with("not today"), "{page}: {message}");
     }
@@ -380,10 +380,8 @@ fn the_packaged_settings_are_the_printed_ones() {
     let output = config.args(["config", "--default"]).env("SWARMKEEP_JITTER", "5").output();
     let printed = String::from_utf8(output.expect("the program starts").stdout).expect("text");
     let same = fs::read_to_string(&packaged).is_ok_and(|text| text == printed);
-    assert!(
-        same,
-        "write it anew: swarmkeep config --default > crates/tracker/server/packaging/swarmkeep.toml"
-    );
+    let anew = "swarmkeep config --default > crates/tracker/server/packaging/swarmkeep.toml";
+    assert!(same, "write it anew: {anew}");
 }
 
 /// The program with two sockets from a service manager: its third and fourth file.

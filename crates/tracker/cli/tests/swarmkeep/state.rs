@@ -193,9 +193,10 @@ fn damaged_download_counts_are_logged_and_the_tracker_goes_on_until_their_copy_i
 #[test]
 fn a_check_of_a_folder_changes_nothing_in_it_even_after_a_kill() {
     let folder = folder();
-    for more in [&[][..], &["--json"]] {
+    for more in [&[][..], &["--json"], &["--restore"], &["--forget-below=1"]] {
         let (code, said) = state(folder.path(), more);
         assert!(code == Some(1) && said.contains(" has neither snapshots nor download counts"), "{said}");
+        assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 0, "{more:?}");
     }
     let (mut tracker, _) = Tracker::start(folder.path(), &["--admin=127.0.0.1:0"]);
     let admin = tracker.admin();
