@@ -43,7 +43,7 @@ use self::{
     read::ReadSettings,
     reload::Reload,
     reports::Reports,
-    schema::{Fixed, Judged, LogFormat, RunState, Settings, is_unreadable},
+    schema::{Fixed, Judged, LogFormat, RunState, Settings, Unread, is_unreadable},
     store::NotBuilt,
     user::User,
 };
@@ -103,15 +103,9 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
         let unreadable = settings::files(&schema, &effective.settings).filter(|file| is_unreadable(file));
         let unreadable =
             unreadable.map(|file| format!("cannot read {}: only the start judges it", file.display()));
-        let mut problems: Vec<_> = unreadable.collect();
-        if problems.is_empty() {
-            let judged = settings.judge(&mut RunState::new()?, None);
-            let judged = judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
-            problems = unavailable(&judged.server, &settings.fixed);
-        } else if let Err(error) = settings.judge_without_files(false) {
-            crate::refuse(error.to_string());
-        }
-        for problem in problems {
+        let judged = settings.judge(&mut RunState::new(Unread::All)?, None);
+        let judged = judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
+        for problem in unreadable.chain(unavailable(&judged.server, &settings.fixed)) {
             eprintln!("swarmkeep: on this machine, now: {problem}");
         }
         effective
@@ -150,10 +144,13 @@ fn unavailable(config: &Config, fixed: &Fixed) -> Vec<String> {
     let closed = written.filter_map(|(path, most)| {
         let whole = absolute(path).ok()?;
         let there = whole.ancestors().take(most).find(|path| path.exists());
-        let is_open = there.is_some_and(|there| access(there, Access::WRITE_OK).is_ok());
+        let is_fit =
+            |there: &&Path| if most == 2 && **there == whole { there.is_file() } else { there.is_dir() };
+        let is_open = there.filter(is_fit).is_some_and(|there| access(there, Access::WRITE_OK).is_ok());
         (!is_open).then(|| format!("cannot write to {}", path.display()))
     });
-    refused.chain(missing).chain(closed).collect()
+    let user = fixed.user.filter(|_| !User::is_root()).map(|_| user::Error::NotRoot.to_string());
+    refused.chain(missing).chain(closed).chain(user).collect()
 }
 
 fn unknown(variable: &str, nearest: Option<String>) -> String {
@@ -174,23 +171,17 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     for file in running.iter().filter_map(Setting::password_file) {
         secret::warn_of_others(file, "the passwords");
     }
-    let (mut kept, sockets) = (RunState::new()?, manager::sockets()?);
+    let (mut kept, sockets) = (RunState::new(Unread::None)?, manager::sockets()?);
     kept.handed_over = [sockets.udp.len(), sockets.http.len(), sockets.https.len()] != [0; 3];
     let judged = settings.judge(&mut kept, None);
     let Judged { server: mut config, store, sizes, connection_key, mut drawn_secret } =
         judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
     kept.tls.clone_from(&config.tls);
+    kept.unread = Unread::Secrets;
     config.node = store.node().map(str::to_owned);
     let most = sizes.limits().bytes;
     config.store_limit = most.map(|most| most as u64);
 
-    let listening = config.udp.iter().chain(&config.http).chain(&config.https);
-    if config.rules.local_peers == LocalPeers::Near
-        && listening.clone().any(|address| address.ip().is_unspecified())
-        && has_private_addresses_alone()
-    {
-        warn!("this machine has private addresses alone, and refuses peers at such: {ON_A_LAN}");
-    }
     allow_all_files_that_may_be();
     let bound = Bound::open(&config, sockets)?;
     // Frees the lists of the settings.
@@ -219,6 +210,12 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     pace.again_after = Duration::from_secs(u64::from(settings.live.interval) * 3 / 4);
     let state = settings.fixed.state.as_ref().map(|_| Arc::new(State::new(unkept(), pace)));
     let server = bound.over(state.as_ref().map_or_else(unkept, |state| state.repository()))?;
+    if settings.live.local_peers == LocalPeers::Near
+        && server.addresses()?.iter().flatten().any(|address| address.ip().is_unspecified())
+        && has_private_addresses_alone()
+    {
+        warn!("this machine has private addresses alone, and refuses peers at such: {ON_A_LAN}");
+    }
     let connection_key = connection_key.or_else(|| built.connection_key());
     let server = connection_key.into_iter().fold(server, Server::connection_key);
     if let (Some(state), Some(path)) = (&state, &settings.fixed.state) {

@@ -287,11 +287,17 @@ fn a_client_that_does_not_read_is_not_read_from() {
 
 #[test]
 fn a_slow_request_is_cut_off_and_neighbours_notice_nothing() {
-    let config = config();
+    let proxy = "127.0.0.3/32".parse().expect("a network");
+    let config = with(config(), |config| config.rules.http_proxies.push(proxy));
     let tracker = Tracker::of(server("packed", &config));
     let address = tracker.http[0];
     let neighbour = Neighbour::of(address);
     let began = Instant::now();
+    let mut of_proxy = Client::at(proxy.addr(), address);
+    let scrape =
+        format!("GET {} HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n", scrape_path(HASH));
+    of_proxy.send(scrape.as_bytes());
+    assert_eq!(of_proxy.answer().status, 200);
     let mut slow: Vec<_> = (0..50).map(|_| Client::of(address)).collect();
     // These have sent requests before, and then send nothing.
     let mut idle: Vec<_> = (0..10).map(|_| Client::of(address)).collect();
@@ -306,6 +312,7 @@ fn a_slow_request_is_cut_off_and_neighbours_notice_nothing() {
     }
     assert!(began.elapsed() >= config.http_patience, "after {:?}", began.elapsed());
     idle.iter_mut().for_each(|client| assert_eq!(client.rest(), b""));
+    assert!(of_proxy.is_open(), "an idle proxy may stay longer");
     neighbour.has_noticed_nothing();
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Redis {
 
     /// File with the password for the URLs without one. It is read again for each new connection.
     #[arg(long, value_name = "FILE", help_heading = REDIS)]
-    redis_password_file: Option<PathBuf>,
+    pub(super) redis_password_file: Option<PathBuf>,
 
     /// PEM file with the certificate authority of rediss:// servers. Default: the authorities that the system
     /// trusts.

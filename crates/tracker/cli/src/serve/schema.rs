@@ -36,7 +36,7 @@ use super::{
     secret::warn_of_others,
     store::{StoreBuilder, StoreChoice},
     user::User,
-    values::{id_lifetime, level, local_peers, most_bytes, network, seconds},
+    values::{Listen, id_lifetime, level, listen, local_peers, most_bytes, network, seconds, unavailable},
     xdp::Xdp,
 };
 use crate::{settings::Contradiction, units::named};
@@ -215,7 +215,7 @@ pub(crate) struct Live {
 
     /// Most peers in an answer. A datagram holds 238 peers over IPv4 and 65 over IPv6.
     #[arg(long, value_name = "N", default_value = "200", help_heading = ANSWERS)]
-    pub(crate) most_peers: NonZero<usize>,
+    pub(crate) most_peers: NonZero<u16>,
 
     /// Give seeders also to clients that start with nothing left and nothing downloaded. rqbit over HTTP and
     /// webtorrent over UDP announce so while they have only a magnet link, and receive no peers in a swarm of
@@ -305,16 +305,6 @@ const ACCESS: &str = "Access";
 const LOGS: &str = "Logs";
 const PROCESS: &str = "Process";
 
-/// An address to listen at, or none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Listen(Option<SocketAddr>);
-
-fn listen(text: &str) -> Result<Listen, String> {
-    let address = (text != "off").then(|| text.parse::<SocketAddr>()).transpose();
-    let wrong = "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off";
-    address.map(Listen).map_err(|_| wrong.into())
-}
-
 /// All interfaces at the usual port.
 const EVERYWHERE: [&str; 2] = ["0.0.0.0:6969", "[::]:6969"];
 
@@ -322,14 +312,6 @@ const EVERYWHERE: [&str; 2] = ["0.0.0.0:6969", "[::]:6969"];
 fn to_bind(given: Vec<SocketAddr>, handed_over: bool) -> Vec<SocketAddr> {
     let is_default = given == EVERYWHERE.map(|address| address.parse().expect("a constant"));
     if handed_over && is_default { Vec::new() } else { given }
-}
-
-/// The answer to announces while the store cannot be reached.
-fn unavailable() -> impl TypedValueParser<Value = WhenUnavailable> {
-    named([WhenUnavailable::Error, WhenUnavailable::Empty], |answer| match answer {
-        WhenUnavailable::Error => "error",
-        WhenUnavailable::Empty => "empty",
-    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -385,18 +367,19 @@ impl Settings {
     /// start alone judges the ports, interfaces and rights of this machine.
     pub(crate) fn judge(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Judged, Box<dyn Error>> {
         let sizes = self.judge_without_files(kept.handed_over)?;
-        let (mut server, store) = (self.server(kept, now)?, self.store(now)?);
-        let secret = self.fixed.connection_key.as_deref().filter(|path| !is_out_of_reach(path, now));
+        let (mut server, store) = (self.server(kept, now)?, self.store(kept)?);
+        let secret = self.fixed.connection_key.as_deref();
+        let secret = secret.filter(|path| !kept.leaves_out(path, Unread::Secrets));
         let connection_key = secret.map(connection_key::read).transpose()?;
         let mut drawn_secret = None;
         if server.admin.is_some() {
-            (server.admin_tokens, drawn_secret) = self.tokens(now)?;
+            (server.admin_tokens, drawn_secret) = self.tokens(kept)?;
         }
         Ok(Judged { server, store, sizes, connection_key, drawn_secret })
     }
 
     /// Judges times, listening addresses and the sizes of the store, for which it reads no file.
-    pub(crate) fn judge_without_files(&self, handed_over: bool) -> Result<RepositoryConfig, Box<dyn Error>> {
+    fn judge_without_files(&self, handed_over: bool) -> Result<RepositoryConfig, Box<dyn Error>> {
         self.times()?;
         let [of_udp, mut of_tcp, of_https] = self.listening()?.map(|given| to_bind(given, handed_over));
         of_tcp.extend(of_https.into_iter().chain(self.fixed.admin.0));
@@ -421,10 +404,12 @@ impl Settings {
     }
 
     /// The store, with all but its sizes.
-    fn store(&self, now: Option<&Rules>) -> Result<StoreBuilder, Contradiction> {
+    fn store(&self, kept: &RunState) -> Result<StoreBuilder, Contradiction> {
         let Fixed { repository, redis, state, .. } = &self.fixed;
         let mut redis = redis.clone();
-        redis.redis_ca = redis.redis_ca.filter(|path| !is_out_of_reach(path, now));
+        redis.redis_ca = redis.redis_ca.filter(|path| !kept.leaves_out(path, Unread::Secrets));
+        let password = redis.redis_password_file;
+        redis.redis_password_file = password.filter(|path| !kept.leaves_out(path, Unread::All));
         match repository {
             StoreChoice::Embedded(_) if !redis.redis_url.is_empty() => Err(Contradiction(format!(
                 "redis-url is given, and the repository is {}: give --repository redis, or leave the URL out",
@@ -469,7 +454,9 @@ impl Settings {
         let Fixed { workers, http_connections, http_connections_per_address, repository, lifetime, .. } =
             &self.fixed;
         let mut config = Config::new();
-        if let Some((certificate, key)) = self.certificate()? {
+        if let Some((certificate, key)) = self.certificate()?
+            && ![certificate, key].iter().any(|path| kept.leaves_out(path, Unread::All))
+        {
             config.tls = Some(Tls::load(certificate, key)?);
         }
         config.rules = self.rules(kept, now)?;
@@ -489,12 +476,12 @@ impl Settings {
     }
 
     /// The tokens of the API: from the file, or a random one, with its secret.
-    fn tokens(&self, now: Option<&Rules>) -> Result<(Vec<Token>, Option<String>), Box<dyn Error>> {
+    fn tokens(&self, kept: &RunState) -> Result<(Vec<Token>, Option<String>), Box<dyn Error>> {
         let Some(path) = &self.fixed.admin_tokens else {
             let (token, secret) = Token::draw(&[Scope::Read, Scope::Write])?;
             return Ok((vec![token], Some(secret)));
         };
-        if is_out_of_reach(path, now) {
+        if kept.leaves_out(path, Unread::Secrets) {
             return Ok(Default::default());
         }
         let wrong =
@@ -546,7 +533,7 @@ impl Settings {
     fn rules(&self, kept: &mut RunState, now: Option<&Rules>) -> Result<Rules, Box<dyn Error>> {
         let mut rules = self.times()?;
         let Live { allow_list, deny_list, passkeys, requests, requests_at_once, .. } = &self.live;
-        (rules.default_want, rules.most_want) = (self.live.peers, self.live.most_peers.get());
+        (rules.default_want, rules.most_want) = (self.live.peers, self.live.most_peers.get().into());
         rules.seeders_for_links = self.live.seeders_for_links;
         if self.live.keep_downloads {
             rules.retention = Retention::KeepDownloaded;
@@ -559,11 +546,12 @@ impl Settings {
             return Err(Contradiction(message.into()).into());
         }
         let lists = [(ListKind::Allow, allow_list), (ListKind::Deny, deny_list)];
-        for (kind, path) in lists.into_iter().filter_map(|(kind, path)| Some((kind, path.as_ref()?))) {
+        let lists = lists.into_iter().filter_map(|(kind, path)| Some((kind, path.as_ref()?)));
+        for (kind, path) in lists.filter(|(_, path)| !kept.leaves_out(path, Unread::All)) {
             let now = now.and_then(|now| now.access.as_ref());
             rules.access = Some(AccessList::load_after(now, kind, path)?);
         }
-        if let Some(path) = passkeys {
+        if let Some(path) = passkeys.as_ref().filter(|path| !kept.leaves_out(path, Unread::All)) {
             warn_of_others(path, "the passkeys");
             let now = now.and_then(|now| now.passkeys.as_ref());
             rules.passkeys = Some(PasskeyList::load_after(now, kept.passkey_key, path)?);
@@ -573,7 +561,8 @@ impl Settings {
             return Err(Contradiction(message.into()).into());
         }
         rules.observer = now.and_then(|now| now.observer.clone());
-        if let Some(path) = &self.live.refused_networks {
+        let refused = self.live.refused_networks.as_ref();
+        if let Some(path) = refused.filter(|path| !kept.leaves_out(path, Unread::All)) {
             let now = now.and_then(|now| now.refused.as_ref());
             rules.refused = Some(NetworkList::load_after(now, (), path)?);
         }
@@ -621,10 +610,15 @@ impl Settings {
     }
 }
 
-/// Whether only the next start can judge a file of secrets: a running tracker may have given up the right to
-/// read it.
-fn is_out_of_reach(path: &Path, now: Option<&Rules>) -> bool {
-    now.is_some() && is_unreadable(path)
+/// The files that only the next start judges if this process lacks the right to read them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Unread {
+    /// At the start.
+    None,
+    /// In a running tracker, which may have given up that right.
+    Secrets,
+    /// In `config`.
+    All,
 }
 
 /// Whether this process lacks the right to read a file.
@@ -651,6 +645,7 @@ pub(crate) struct RunState {
     pub(crate) tls: Option<Tls>,
     /// Whether a service manager has handed over sockets for clients.
     pub(crate) handed_over: bool,
+    pub(crate) unread: Unread,
 }
 
 impl RunState {
@@ -658,14 +653,20 @@ impl RunState {
     /// cache. A slower address needs no room.
     const ADDRESSES: usize = 1 << 16;
 
-    pub(crate) fn new() -> Result<Self, ConfigError> {
+    pub(crate) fn new(unread: Unread) -> Result<Self, ConfigError> {
         Ok(Self {
             passkey_key: HashKey::from_os()?,
             rate_key: HashKey::from_os()?,
             limiter: None,
             tls: None,
             handed_over: false,
+            unread,
         })
+    }
+
+    /// Whether a file, of the secrets or of all others, is left to the next start.
+    fn leaves_out(&self, path: &Path, of: Unread) -> bool {
+        self.unread >= of && is_unreadable(path)
     }
 
     /// The present limiter, or a new one if its limits have changed.

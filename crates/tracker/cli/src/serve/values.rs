@@ -1,20 +1,34 @@
 //! Parsers of the values of settings.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     str::FromStr,
 };
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use swarmkeep_bittorrent::programs::bytes;
-use swarmkeep_tracker::{ConnectionIds, IpNet, LocalPeers, Reach};
+use swarmkeep_tracker::{ConnectionIds, IpNet, LocalPeers, Reach, WhenUnavailable};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::units::time;
+use crate::units::{named, time};
 
 pub(super) fn level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
         .map(|level| level.parse().expect("each of them is a level"))
+}
+
+/// An address to listen at, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Listen(pub(super) Option<SocketAddr>);
+
+pub(super) fn listen(text: &str) -> Result<Listen, String> {
+    let canonical = |address| match address {
+        SocketAddr::V6(v6) if let Some(v4) = v6.ip().to_ipv4_mapped() => (v4, v6.port()).into(),
+        address => address,
+    };
+    let address = (text != "off").then(|| text.parse().map(canonical)).transpose();
+    let wrong = "expected an address and port, as 127.0.0.1:6970 or [::]:6970, or off";
+    address.map(Listen).map_err(|_| wrong.into())
 }
 
 /// A network, or one address.
@@ -79,6 +93,14 @@ pub(super) fn most_bytes(text: &str) -> Result<usize, String> {
         return Ok(0);
     }
     bytes(text)?.get().try_into().map_err(|_| "expected no more bytes than can be addressed".into())
+}
+
+/// The answer to announces while the store cannot be reached.
+pub(super) fn unavailable() -> impl TypedValueParser<Value = WhenUnavailable> {
+    named([WhenUnavailable::Error, WhenUnavailable::Empty], |answer| match answer {
+        WhenUnavailable::Error => "error",
+        WhenUnavailable::Empty => "empty",
+    })
 }
 
 #[cfg(test)]

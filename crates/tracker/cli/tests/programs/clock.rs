@@ -47,6 +47,11 @@ fn a_clock_that_is_set_after_the_start_makes_ids_of_neighbours_good_and_leaves_i
     }
     let id = client.connect();
     neighbour.announce(announce(id));
+
+    let arguments = [&arguments[..], &["--connection-id-lifetime=16m"]].concat();
+    let (correct, late) = (start(&arguments), with_clock(&folder.write("late", "+10m"), &arguments));
+    let id = Client::of(correct.address("udp")).connect();
+    Client::of(late.address("udp")).announce(announce(id));
 }
 
 fn a_clock_that_jumps_forgets_no_peer_and_refuses_no_client() {

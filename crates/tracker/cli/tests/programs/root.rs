@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, process::Command};
 
 use nix::unistd::User;
 use swarmkeep_store_tests::{
-    programs::{ROOT, Trial},
+    programs::{IP, NAMESPACES, ROOT, Trial, namespaces},
     tests,
 };
 use swarmkeep_tests::{https::CertificateAuthority, udp::Client};
@@ -16,7 +16,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests! {
         [ROOT]:
             running_as_root_is_warned_of,
-            a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good
+            a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good;
+        [NAMESPACES, IP]:
+            a_start_on_a_machine_with_private_addresses_alone_is_warned_of
     }
 }
 
@@ -44,10 +46,8 @@ fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
         ("NoNewPrivs", "1".into()),
     ] {
         let of_threads = serve.statuses(field);
-        assert!(
-            of_threads.len() > 2 && of_threads.iter().all(|of| *of == expected),
-            "{field}: {of_threads:?}"
-        );
+        let is_so = of_threads.len() > 2 && of_threads.iter().all(|of| *of == expected);
+        assert!(is_so, "{field}: {of_threads:?}");
     }
 
     // It has secrets: it leaves no core dump, and only root can read its memory.
@@ -63,6 +63,14 @@ fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
     scrape_over_https(serve.addresses_of("https")[0], &authority);
     let (code, printed) = serve.stop("TERM");
     assert_eq!(code, Some(0), "{printed}");
+}
+
+fn a_start_on_a_machine_with_private_addresses_alone_is_warned_of() {
+    let start = "ip link set lo up && ip address add 10.1.2.3/8 dev lo && exec \"$0\" serve --admin=off --udp=0.0.0.0:0";
+    let mut command = namespaces().expect("a need of these tests");
+    command.args(["sh", "-c", start, env!("CARGO_BIN_EXE_swarmkeep")]);
+    let [_, warned] = Serve::start(command).listening();
+    assert!(warned.contains("this machine has private addresses alone"), "{warned}");
 }
 
 fn running_as_root_is_warned_of() {

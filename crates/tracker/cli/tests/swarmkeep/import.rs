@@ -96,10 +96,8 @@ fn files_without_downloads_are_not_mistaken_for_others() {
     let errors = refused(FIXTURES, "opentracker-txt.txt");
     assert!(errors.contains("0 good counts and 5 wrong ones, so nothing is imported"), "{errors}");
     assert!(errors.contains("format=txtp has them"), "{errors}");
-    assert!(
-        refused(FIXTURES, "--from lines opentracker-txt.txt")
-            .contains("line 1: the count is no number: \"0:3\"")
-    );
+    let said = refused(FIXTURES, "--from lines opentracker-txt.txt");
+    assert!(said.contains("line 1: the count is no number: \"0:3\""), "{said}");
 }
 
 #[test]
