@@ -15,7 +15,7 @@ use swarmkeep_tracker::{
 };
 use swarmkeep_tracker_protocol::{
     Fields,
-    udp::{AnnounceRequest, ConnectResponse, ConnectionId, Request, Response, TransactionId},
+    udp::{AnnounceRequest, ConnectRequest, ConnectResponse, ConnectionId, Request, Response, TransactionId},
 };
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -103,8 +103,8 @@ fn assert_survives_writing(request: Request<'_>) {
     let mut out = vec![0; 1 << 20];
     let len = match request {
         Request::Connect(request) => {
-            request.write(out.first_chunk_mut().unwrap());
-            16
+            out[..ConnectRequest::LEN].copy_from_slice(&request.to_bytes());
+            ConnectRequest::LEN
         }
         Request::Announce(request) => request.write(&mut out),
         Request::Scrape(request) => request.write(&mut out),
