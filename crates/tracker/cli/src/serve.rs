@@ -100,7 +100,11 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
         let ReadSettings { effective, settings } = ReadSettings::at_start();
         Log::start(settings.live.log, settings.fixed.log_format);
         let schema = Settings::schema();
-        let unreadable = settings::files(&schema, &effective.settings).filter(|file| is_unreadable(file));
+        // Those are written.
+        let written = [&settings.fixed.state, &settings.fixed.report_to];
+        let is_read = |file: &&Path| !written.iter().any(|path| path.as_deref() == Some(*file));
+        let read = settings::files(&schema, &effective.settings).filter(is_read);
+        let unreadable = read.filter(|file| is_unreadable(file));
         let unreadable =
             unreadable.map(|file| format!("cannot read {}: only the start judges it", file.display()));
         let judged = settings.judge(&mut RunState::new(Unread::All)?, None);
@@ -177,7 +181,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let Judged { server: mut config, store, sizes, connection_key, mut drawn_secret } =
         judged.unwrap_or_else(|error| crate::refuse(error.to_string()));
     kept.tls.clone_from(&config.tls);
-    kept.unread = Unread::Secrets;
+    kept.unread = Unread::Fixed;
     config.node = store.node().map(str::to_owned);
     let most = sizes.limits().bytes;
     config.store_limit = most.map(|most| most as u64);

@@ -262,7 +262,7 @@ impl Head {
         for header in response.headers.iter() {
             let value = str::from_utf8(header.value).unwrap_or_default().trim();
             if header.name.eq_ignore_ascii_case("content-length") && body != Body::Chunked {
-                let wrong = |_| Fault::Malformed("HTTP: a length that is no number".into());
+                let wrong = |_| Fault::Malformed("HTTP: a wrong length".into());
                 body = Body::Length(value.parse().map_err(wrong)?);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
                 body = Body::Chunked;

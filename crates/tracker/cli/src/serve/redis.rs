@@ -8,7 +8,10 @@ use swarmkeep::RepositoryConfig;
 use swarmkeep_redis::{Engine, Error, RedisConfig, RedisRepository, password_in, without_password};
 use tokio::time::{Instant, sleep};
 
-use super::secret::warn_of_others;
+use super::{
+    schema::{RunState, Unread},
+    secret::warn_of_others,
+};
 use crate::{settings::Contradiction, units};
 
 const REDIS: &str = "Store on Redis (--repository redis)";
@@ -28,7 +31,7 @@ pub(crate) struct Redis {
 
     /// File with the password for the URLs without one. It is read again for each new connection.
     #[arg(long, value_name = "FILE", help_heading = REDIS)]
-    pub(super) redis_password_file: Option<PathBuf>,
+    redis_password_file: Option<PathBuf>,
 
     /// PEM file with the certificate authority of rediss:// servers. Default: the authorities that the system
     /// trusts.
@@ -66,14 +69,14 @@ enum RedisEngine {
 
 impl Redis {
     /// The servers of these settings. Reads the files.
-    pub(crate) fn servers(&self) -> Result<Servers, Contradiction> {
+    pub(crate) fn servers(&self, kept: &RunState) -> Result<Servers, Contradiction> {
         let wrong = |text: String| Err(Contradiction(text));
         if self.redis_url.is_empty() {
             return wrong(
                 "the repository redis needs --redis-url: give one, as redis://127.0.0.1:6379".into(),
             );
         }
-        self.check_password()?;
+        self.check_password(kept)?;
         let mut urls = Vec::with_capacity(self.redis_url.len());
         for url in &self.redis_url {
             if let Some(problem) = url.problem() {
@@ -95,12 +98,11 @@ impl Redis {
             RedisEngine::Functions => Some(Engine::Functions),
         };
         config.password_file.clone_from(&self.redis_password_file);
-        if let Some(path) = &self.redis_ca {
-            if !self.redis_url.iter().all(|url| url.0.starts_with("rediss://")) {
-                return wrong(
-                    "redis-ca is of no use without TLS: give URLs that begin with rediss://".into(),
-                );
-            }
+        let ca = self.redis_ca.as_ref();
+        if ca.is_some() && !self.redis_url.iter().all(|url| url.0.starts_with("rediss://")) {
+            return wrong("redis-ca is of no use without TLS: give URLs that begin with rediss://".into());
+        }
+        if let Some(path) = ca.filter(|path| !kept.leaves_out(path, Unread::Fixed)) {
             let unread = |error| Contradiction(format!("redis-ca: cannot read {}: {error}", path.display()));
             let pem = fs::read(path).map_err(unread)?;
             // Without an authority, the errors would blame the certificates of the servers.
@@ -113,8 +115,9 @@ impl Redis {
     }
 
     /// Checks that the file of the password has one, which the next connection will use.
-    pub(crate) fn check_password(&self) -> Result<(), Contradiction> {
-        let Some(path) = &self.redis_password_file else { return Ok(()) };
+    fn check_password(&self, kept: &RunState) -> Result<(), Contradiction> {
+        let path = self.redis_password_file.as_ref().filter(|path| !kept.leaves_out(path, Unread::All));
+        let Some(path) = path else { return Ok(()) };
         password_in(path).map_err(|error| Contradiction(format!("redis-password-file: {error}")))?;
         warn_of_others(path, "the password");
         Ok(())

@@ -51,7 +51,7 @@ impl Reload {
             let rules = settings.judge(kept, Some(now))?.server.rules;
             // Live settings beside those that need a restart.
             let settings = Settings { fixed: self.fixed.clone(), ..settings };
-            let wrong = |error| format!("lifetime needs a restart, and with the running one, {error}");
+            let wrong = |error| format!("lifetime needs a restart; until then, {error}");
             settings.times().map_err(wrong)?;
             settings.renew_certificate(kept)?;
             Ok::<_, Box<dyn Error>>(rules)

@@ -213,7 +213,7 @@ pub(crate) struct Live {
     #[arg(long, value_name = "N", default_value = "50", help_heading = ANSWERS)]
     pub(crate) peers: usize,
 
-    /// Most peers in an answer. A datagram holds 238 peers over IPv4 and 65 over IPv6.
+    /// Most peers in an answer, 65535 at most. A datagram holds 238 peers over IPv4 and 65 over IPv6.
     #[arg(long, value_name = "N", default_value = "200", help_heading = ANSWERS)]
     pub(crate) most_peers: NonZero<u16>,
 
@@ -369,7 +369,7 @@ impl Settings {
         let sizes = self.judge_without_files(kept.handed_over)?;
         let (mut server, store) = (self.server(kept, now)?, self.store(kept)?);
         let secret = self.fixed.connection_key.as_deref();
-        let secret = secret.filter(|path| !kept.leaves_out(path, Unread::Secrets));
+        let secret = secret.filter(|path| !kept.leaves_out(path, Unread::Fixed));
         let connection_key = secret.map(connection_key::read).transpose()?;
         let mut drawn_secret = None;
         if server.admin.is_some() {
@@ -406,10 +406,6 @@ impl Settings {
     /// The store, with all but its sizes.
     fn store(&self, kept: &RunState) -> Result<StoreBuilder, Contradiction> {
         let Fixed { repository, redis, state, .. } = &self.fixed;
-        let mut redis = redis.clone();
-        redis.redis_ca = redis.redis_ca.filter(|path| !kept.leaves_out(path, Unread::Secrets));
-        let password = redis.redis_password_file;
-        redis.redis_password_file = password.filter(|path| !kept.leaves_out(path, Unread::All));
         match repository {
             StoreChoice::Embedded(_) if !redis.redis_url.is_empty() => Err(Contradiction(format!(
                 "redis-url is given, and the repository is {}: give --repository redis, or leave the URL out",
@@ -422,7 +418,7 @@ impl Settings {
                  its disk (appendonly yes)"
                     .into(),
             )),
-            StoreChoice::Redis => Ok(StoreBuilder::Redis(Box::new(redis.servers()?))),
+            StoreChoice::Redis => Ok(StoreBuilder::Redis(Box::new(redis.servers(kept)?))),
         }
     }
 
@@ -481,7 +477,7 @@ impl Settings {
             let (token, secret) = Token::draw(&[Scope::Read, Scope::Write])?;
             return Ok((vec![token], Some(secret)));
         };
-        if kept.leaves_out(path, Unread::Secrets) {
+        if kept.leaves_out(path, Unread::Fixed) {
             return Ok(Default::default());
         }
         let wrong =
@@ -610,13 +606,13 @@ impl Settings {
     }
 }
 
-/// The files that only the next start judges if this process lacks the right to read them.
+/// The files that are left to the next start if this process lacks the right to read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Unread {
     /// At the start.
     None,
-    /// In a running tracker, which may have given up that right.
-    Secrets,
+    /// In a running tracker, which may have given up that right: those that only a start reads.
+    Fixed,
     /// In `config`.
     All,
 }
@@ -664,8 +660,8 @@ impl RunState {
         })
     }
 
-    /// Whether a file, of the secrets or of all others, is left to the next start.
-    fn leaves_out(&self, path: &Path, of: Unread) -> bool {
+    /// Whether a file, of those that only a start reads or of all others, is left to the next start.
+    pub(super) fn leaves_out(&self, path: &Path, of: Unread) -> bool {
         self.unread >= of && is_unreadable(path)
     }
 

@@ -226,10 +226,8 @@ fn the_service_manager_is_notified_of_readiness_reloading_health_and_stopping_in
     let at: u64 = at.trim_end().parse().expect("a number");
     let uptime = fs::read_to_string("/proc/uptime").expect("Linux");
     let uptime: f64 = uptime.split(' ').next().expect("two numbers").parse().expect("a number");
-    assert!(
-        (uptime - at as f64 / 1e6).abs() < 60.0,
-        "{at} µs after the start of a machine that is up {uptime} s"
-    );
+    let apart = (uptime - at as f64 / 1e6).abs();
+    assert!(apart < 60.0, "{at} µs after the start of a machine that is up {uptime} s");
     assert_eq!(manager.next_but_health(), "READY=1\n");
     serve.printed_until("settings read again");
 

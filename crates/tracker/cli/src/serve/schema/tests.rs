@@ -53,9 +53,9 @@ fn configured(options: &str) -> String {
     let schema = Settings::schema().no_binary_name(true);
     let matches = schema.try_get_matches_from(options.split_whitespace()).expect(options);
     let settings = Settings::from_arg_matches(&matches).expect(options);
-    let server =
-        settings.judge(&mut RunState::new(Unread::None).expect("randomness"), None).expect(options).server;
-    let redis = settings.fixed.redis.servers();
+    let mut kept = RunState::new(Unread::None).expect("randomness");
+    let server = settings.judge(&mut kept, None).expect(options).server;
+    let redis = settings.fixed.redis.servers(&kept);
     format!("{:?} {server:?} {redis:?}", settings.repository(HashKey::from_bytes([7; 16])))
 }
 
@@ -100,8 +100,9 @@ fn messages_of_wrong_values_have_no_words_of_programmers() {
             match schema.try_get_matches_from(given) {
                 Ok(matches) => {
                     let settings = Settings::from_arg_matches(&matches).expect("they match");
-                    let server = settings.judge(&mut RunState::new(Unread::None).expect("randomness"), None);
-                    let redis = settings.fixed.redis.servers();
+                    let mut kept = RunState::new(Unread::None).expect("randomness");
+                    let server = settings.judge(&mut kept, None);
+                    let redis = settings.fixed.redis.servers(&kept);
                     server.err().iter().for_each(|error| judge(in_words(error)));
                     redis.err().iter().for_each(|error| judge(in_words(error)));
                 }
