@@ -58,6 +58,7 @@ enum Part<P> {
 /// The queue is full, and took nothing.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the send queue is full: wait until it has room")]
+#[non_exhaustive]
 pub struct Full<P = ()>(
     /// The value that was not taken.
     pub P,

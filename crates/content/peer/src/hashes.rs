@@ -152,6 +152,7 @@ impl Reading {
 /// Why a request for hashes is rejected. The connection goes on: the peer cannot know all of these reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
+#[non_exhaustive]
 pub struct Refusal(pub &'static str);
 
 impl Refusal {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use swarmkeep_peer_wire::{Full, Message, PieceIndex, SendQueue};
+use swarmkeep_peer_wire::{Message, PieceIndex, SendQueue};
 
 const BLOCK: usize = 16 << 10;
 
@@ -22,8 +22,8 @@ fn it_is_full_from_the_high_mark_until_the_low_one() {
     }
     assert_eq!(taken, 4, "the block that reaches the mark is taken");
     assert!(queue.is_full());
-    let Err(Full(back)) = queue.push_piece(PieceIndex(9), 0, block(9)) else { panic!("it is full") };
-    assert_eq!(back, block(9), "it is given back");
+    let full = queue.push_piece(PieceIndex(9), 0, block(9)).expect_err("it is full");
+    assert_eq!(full.0, block(9), "it is given back");
     queue.advance(queue.len() - 2 * BLOCK - 1);
     assert!(queue.is_full() && queue.push_piece(PieceIndex(9), 0, block(9)).is_err());
     queue.advance(1);

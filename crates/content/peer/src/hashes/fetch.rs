@@ -303,4 +303,5 @@ pub enum HashFault {
 /// The torrent has more pieces than are supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the hashes of {0} pieces are missing: no more than {max} are fetched", max = LONGEST / 32)]
+#[non_exhaustive]
 pub struct TooManyHashes(pub u64);

@@ -9,17 +9,15 @@ use made::{BLOCK, Hash, Made, torrent};
 use proptest::{collection::vec, prelude::*, sample::select};
 use swarmkeep_bittorrent::bencode::Writer;
 use swarmkeep_metainfo::Info;
-use swarmkeep_peer::hashes::{
-    Answer, HashFault, HashFetch, MOST_HASHES, MOST_READ, Refusal, TooManyHashes, answer,
-};
+use swarmkeep_peer::hashes::{Answer, HashFault, HashFetch, MOST_HASHES, MOST_READ, answer};
 use swarmkeep_peer_wire::{HashRange, Hashes};
 
-const PADDING: Refusal = Refusal("only padding is below those hashes");
-const LONG: Refusal = Refusal("more bytes than are hashed at once");
+const PADDING: &str = "only padding is below those hashes";
+const LONG: &str = "more bytes than are hashed at once";
 
 /// Answers like a peer with all files.
-fn serve(info: &Info, files: &[Made], range: &HashRange<'_>) -> Result<Vec<Hash>, Refusal> {
-    match answer(info, range)? {
+fn serve(info: &Info, files: &[Made], range: &HashRange<'_>) -> Result<Vec<Hash>, &'static str> {
+    match answer(info, range).map_err(|refusal| refusal.0)? {
         Answer::Hashes(hashes) => Ok(hashes),
         Answer::Read(mut reading) => {
             let bytes = reading.bytes().clone();
@@ -37,7 +35,7 @@ fn serve(info: &Info, files: &[Made], range: &HashRange<'_>) -> Result<Vec<Hash>
                 if at < file.length {
                     let end = bytes.end as usize - begin;
                     file.content[at..end].chunks(5_003).for_each(|part| reading.update(part));
-                    return reading.finish();
+                    return reading.finish().map_err(|refusal| refusal.0);
                 }
                 begin += file.length.next_multiple_of(info.piece_length() as usize);
             }
@@ -67,7 +65,8 @@ fn a_request_without_an_answer_is_rejected_with_a_reason() {
     let (info, bare) = torrent(&files, 11);
     let asked = |info: &Info, file: &Made, (base, index, length, proof)| {
         let range = HashRange::new(file.root(), base, index, length, proof).unwrap();
-        answer(info, &range).map(|answer| match answer {
+        let answer = answer(info, &range).map_err(|refusal| refusal.0);
+        answer.map(|answer| match answer {
             Answer::Hashes(hashes) => hashes.len() as u64,
             Answer::Read(reading) => reading.bytes().end - reading.bytes().start,
         })
@@ -77,16 +76,13 @@ fn a_request_without_an_answer_is_rejected_with_a_reason() {
     assert_eq!(asked(&info, short, (0, 0, 1024, 9)), Ok(MOST_READ));
     assert_eq!(asked(&info, short, (0, 0, 512, 9)), Ok(MOST_READ), "the neighbour's blocks are read too");
     assert_eq!(asked(&info, short, (0, 0, 512, 10)), Err(LONG));
-    assert_eq!(asked(&info, short, (0, 0, 2048, 10)), Err(Refusal("more hashes than are sent at once")));
+    assert_eq!(asked(&info, short, (0, 0, 2048, 10)), Err("more hashes than are sent at once"));
     assert_eq!(asked(&info, short, (0, 1088, 2, 0)), Err(PADDING));
-    assert_eq!(asked(&info, short, (11, 0, 1, 0)), Err(Refusal("the layer is not below the root")));
-    assert_eq!(asked(&info, short, (10, 2, 2, 0)), Err(Refusal("hashes behind the end of the layer")));
-    assert_eq!(asked(&info, short, (10, 0, 2, 1)), Err(Refusal("a proof that goes on above the root")));
+    assert_eq!(asked(&info, short, (11, 0, 1, 0)), Err("the layer is not below the root"));
+    assert_eq!(asked(&info, short, (10, 2, 2, 0)), Err("hashes behind the end of the layer"));
+    assert_eq!(asked(&info, short, (10, 0, 2, 1)), Err("a proof that goes on above the root"));
     assert_eq!(asked(&info, long, (11, 0, 2, 0)), Ok(2));
-    assert_eq!(
-        asked(&bare, long, (11, 0, 2, 0)),
-        Err(Refusal("the hashes of the file's pieces are not known"))
-    );
+    assert_eq!(asked(&bare, long, (11, 0, 2, 0)), Err("the hashes of the file's pieces are not known"));
     assert_eq!(asked(&bare, long, (0, 0, 2, 0)), Ok(2 << 14), "blocks prove themselves up to the next layer");
     assert_eq!(asked(&bare, long, (10, 0, 2, 1)), Err(LONG));
     let numbers =
@@ -113,10 +109,10 @@ fn content_that_is_not_the_torrents_is_not_hashed_for_others() {
     bytes[9] ^= 1;
     let mut other = reading();
     other.update(&bytes);
-    assert_eq!(other.finish(), Err(Refusal("the content is not the torrent's")));
+    assert_eq!(other.finish().unwrap_err().0, "the content is not the torrent's");
     let mut short = reading();
     short.update(&bytes[1..]);
-    assert_eq!(short.finish(), Err(Refusal("the content is not the torrent's")));
+    assert_eq!(short.finish().unwrap_err().0, "the content is not the torrent's");
 }
 
 fn lengths() -> impl Strategy<Value = usize> {
@@ -237,7 +233,7 @@ proptest! {
             }
         }
         let other = HashRange::new(&[9; 32], 0, 0, 2, 0).unwrap();
-        prop_assert_eq!(answer(&info, &other).unwrap_err(), Refusal("no file has that root"));
+        prop_assert_eq!(answer(&info, &other).unwrap_err().0, "no file has that root");
     }
 
     #[test]
@@ -457,7 +453,7 @@ fn a_torrent_that_says_that_it_is_large_takes_no_memory_and_none_is_fetched_beyo
     assert_eq!((range.length(), range.proof_layers(), range.uncles()), (512, 22, 14));
     let zeroes = Owned::new(range, vec![[0; 32]; 526]);
     assert_eq!(fetch.hashes(1, &zeroes.message()), Err(HashFault::Wrong));
-    assert_eq!(HashFetch::<u8>::new(info((most << 14) + 1)).unwrap_err(), TooManyHashes(most as u64 + 1));
+    assert_eq!(HashFetch::<u8>::new(info((most << 14) + 1)).unwrap_err().0, most as u64 + 1);
     let nothing = HashFetch::<u8>::new(info(5)).unwrap();
     assert!(nothing.is_complete());
     assert!(MOST_HASHES as u64 * BLOCK as u64 <= MOST_READ);
