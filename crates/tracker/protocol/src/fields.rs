@@ -5,6 +5,7 @@ use swarmkeep_bittorrent::AnnounceEvent;
 /// An optional field of an announce: its absence has a safe meaning. A value that cannot be read counts as
 /// not given, and the announce is not refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Field {
     /// The event. Without it, the announce is a regular one.
     Event,
@@ -30,7 +31,7 @@ pub enum Field {
 
 impl Field {
     /// Every variant. The variants up to [`Want`](Self::Want) are in both protocols.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: &'static [Self] = &[
         Self::Event,
         Self::Uploaded,
         Self::Downloaded,
@@ -70,7 +71,7 @@ impl Fields {
 
     /// The fields of the set.
     pub fn iter(self) -> impl Iterator<Item = Field> {
-        Field::ALL.into_iter().filter(move |&field| self.0 >> field as u16 & 1 == 1)
+        Field::ALL.iter().copied().filter(move |&field| self.0 >> field as u16 & 1 == 1)
     }
 
     /// The value of `field`, which is in the set if it cannot be read. The last of several values counts.

@@ -220,9 +220,10 @@ fn a_field_that_cannot_be_read_refuses_no_announce_and_is_counted() {
     }
     over_http(&tracker, &format!("/announce?{}&left=&port=0", query(LISTED)));
     let Counts { udp, http, .. } = tracker.control.metrics.counts();
-    let counted = |counts: ProtocolCounts| Field::ALL.map(|field| counts.lenient(Software::Other, field));
-    assert_eq!(counted(udp), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(counted(http), [1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    let counted =
+        |of: ProtocolCounts| Field::ALL.iter().map(move |&field| of.lenient(Software::Other, field));
+    assert_eq!(counted(udp).collect::<Vec<_>>(), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(counted(http).collect::<Vec<_>>(), [1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]

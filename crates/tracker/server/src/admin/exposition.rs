@@ -154,7 +154,7 @@ fn of_protocols(out: &mut Exposition, counts: &Counts) {
         "Announces that were not refused, by each field that could not be read and counted as not given.",
     );
     for (protocol, counts) in protocols {
-        for field in Field::ALL.into_iter().filter(|&field| protocol == "http" || field <= Field::Want) {
+        for &field in Field::ALL.iter().filter(|&&field| protocol == "http" || field <= Field::Want) {
             let labels = [("protocol", protocol), ("field", field.name())];
             family.by_client(labels, |client| counts.lenient(client, field));
         }
