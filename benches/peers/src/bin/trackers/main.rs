@@ -588,7 +588,7 @@ fn table_of_patches(rows: &[Row<'_>]) -> Result<String, &'static str> {
                 let [before, after] = [row, patched].map(|row| row.median(|turn| turn.cpu));
                 format!("{before:.2} → {after:.2}")
             }),
-            ("RSS, MB", &|(row, patched)| {
+            ("largest RSS, MB", &|(row, patched)| {
                 let [before, after] = [row, patched].map(|row| row.median(|turn| turn.rss_full as f64) / 1e6);
                 format!("{before:.1} → {after:.1}")
             }),
