@@ -6,11 +6,12 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{Arc, RwLock},
+    time::SystemTime,
 };
 
 use swarmkeep::{
-    Announce, Capabilities, ConfigError, HashKey, InfoHash, LongestHold, PeerBuffer, RepositoryConfig,
-    SplitMix64, Timestamp, TorrentRepository,
+    Announce, Capabilities, ConfigError, HashKey, InfoHash, LongestHold, OsRandom, PeerBuffer,
+    RepositoryConfig, Timestamp, TorrentRepository,
     implement::{
         lock::StdMutex,
         map::{BlockingSlots, LockedSlot, MapRepository, Order, SlotMap, Slots},
@@ -110,7 +111,7 @@ pub(crate) fn hash_map(config: &RepositoryConfig) -> Result<HashMapRepository, C
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = hash_map(&RepositoryConfig::new(HashKey::from_os()?))?;
-    let (now, mut rng) = (Timestamp::from_secs(1_800_000_000), SplitMix64::new(1));
+    let (now, mut rng) = (Timestamp::try_from(SystemTime::now())?, OsRandom::new()?);
     let announce = Announce::new(InfoHash::new([7; 20]), "192.0.2.1:6881".parse()?);
     let answer = store.announce(&announce, now, &mut rng, &mut PeerBuffer::new(&mut [], &mut []));
     assert_eq!(answer.stats.incomplete, 1);

@@ -18,7 +18,7 @@ struct Tracker {
     ids: RandomState,
 }
 
-/// Answers until the socket fails.
+/// Answers until the socket fails or the clock is before 1970. It does not check the clock for jumps.
 pub(crate) async fn serve(socket: UdpSocket) -> Result<(), Box<dyn Error + Send + Sync>> {
     // Without a limit, strangers fill the memory with made-up torrents.
     let store = Packed::new(&RepositoryConfig::new(HashKey::from_os()?).max_bytes(1 << 30))?;
