@@ -92,10 +92,8 @@ impl<S: Read + Write> Client<S> {
     pub fn head(&mut self) -> (u16, String) {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
-            assert!(
-                self.0.read_line(&mut head).expect("an answer within a minute") > 0,
-                "no answer: {head:?}"
-            );
+            let length = self.0.read_line(&mut head).expect("an answer within a minute");
+            assert!(length > 0, "no answer: {head:?}");
         }
         (head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status"), head)
     }

@@ -270,10 +270,8 @@ fn an_address_is_in_a_network_a_range_or_by_itself() {
     assert!(!networks("").unwrap().contains(IpAddr::from([0; 4])));
     let [v4, v6] = ["0.0.0.0/0", "::/0"].map(|all| networks(all).unwrap());
     for ip in ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"].map(|ip| ip.parse::<IpAddr>().unwrap()) {
-        assert_eq!(
-            [v4.contains(ip), v6.contains(ip)].map(|it| it == ip.to_canonical().is_ipv4()),
-            [true, false]
-        );
+        let is_of_family = [v4.contains(ip), v6.contains(ip)].map(|it| it == ip.to_canonical().is_ipv4());
+        assert_eq!(is_of_family, [true, false]);
     }
 }
 

@@ -43,10 +43,8 @@ fn short_bodies_are_errors_and_never_a_panic() {
         }
     }
     assert_eq!(error(&[0, 0, 0, 4, 4, 0, 0, 1]).to_string(), "have of 4 bytes: from 5 to 5 are allowed");
-    assert_eq!(
-        error(&[0, 0, 0, 9, 7, 0, 0, 0, 0, 0, 0, 0, 0]).to_string(),
-        "piece of 9 bytes: from 10 to 131081 are allowed"
-    );
+    let text = error(&[0, 0, 0, 9, 7, 0, 0, 0, 0, 0, 0, 0, 0]).to_string();
+    assert_eq!(text, "piece of 9 bytes: from 10 to 131081 are allowed");
 }
 
 #[test]
@@ -190,10 +188,8 @@ fn an_unknown_id_is_handed_up() {
     for id in [10, 11, 12, 18, 19, 24, 99, 255] {
         let bytes = [0, 0, 0, 3, id, 7, 8];
         assert_eq!(limits().decode(&mut &bytes[..]), Ok(Some(Message::Unknown { id, payload: &[7, 8] })));
-        assert_eq!(
-            limits().decode(&mut &[0, 0, 0, 1, id][..]),
-            Ok(Some(Message::Unknown { id, payload: &[] }))
-        );
+        let unknown = Message::Unknown { id, payload: &[] };
+        assert_eq!(limits().decode(&mut &[0, 0, 0, 1, id][..]), Ok(Some(unknown)));
     }
 }
 
@@ -264,10 +260,8 @@ fn a_block_that_does_not_fit_is_refused_before_its_bytes_come() {
 
 #[test]
 fn bitfields_have_a_bit_a_piece_and_no_more() {
-    assert_eq!(
-        error(&[0, 0, 0, 2, 5]),
-        Error::Length { id: MessageId::BITFIELD, length: 2, least: 3, most: 3 }
-    );
+    let length = Error::Length { id: MessageId::BITFIELD, length: 2, least: 3, most: 3 };
+    assert_eq!(error(&[0, 0, 0, 2, 5]), length);
     assert!(matches!(error(&[0, 0, 0, 4, 5]), Error::Length { .. }));
     assert_eq!(error(&[0, 0, 0, 3, 5, 0xff, 0xe0]), Error::SpareBits { pieces: 10 });
     let all = Message::Bitfield(Bitfield::new(&[0xff, 0xc0]));

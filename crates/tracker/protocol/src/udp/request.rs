@@ -409,10 +409,8 @@ mod tests {
         assert_eq!(error(&[]), Error::TooShort { what: "a request", least: 16, got: 0 });
         assert_eq!(error(&CONNECT[..15]), Error::TooShort { what: "a request", least: 16, got: 15 });
         let announce = announce_bytes();
-        assert_eq!(
-            error(&announce[..97]),
-            Error::TooShort { what: "an announce request", least: 98, got: 97 }
-        );
+        let short = Error::TooShort { what: "an announce request", least: 98, got: 97 };
+        assert_eq!(error(&announce[..97]), short);
         let mut scrape = [0; 35];
         scrape[11] = 2;
         assert_eq!(error(&scrape), Error::TooShort { what: "a scrape request", least: 36, got: 35 });

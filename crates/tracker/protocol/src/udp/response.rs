@@ -353,10 +353,8 @@ mod tests {
     fn other_bytes_are_refused_with_a_reason() {
         let error = |bytes: &[u8]| Response::parse(bytes, Family::V4).unwrap_err();
         assert_eq!(error(&[0; 7]), Error::TooShort { what: "a response", least: 8, got: 7 });
-        assert_eq!(
-            error(&[0; 15]),
-            Error::TooShort { what: "the rest of a connect response", least: 8, got: 7 }
-        );
+        let short = Error::TooShort { what: "the rest of a connect response", least: 8, got: 7 };
+        assert_eq!(error(&[0; 15]), short);
         assert_eq!(error(&[0, 0, 0, 4, 0, 0, 0, 0]), Error::Action(4));
     }
 }

@@ -406,10 +406,8 @@ fn passkeys_are_made_listed_dated_and_revoked_and_shown_once() {
     let file = std::fs::read_to_string(&path).expect("a file");
     let bob = format!("bob-56789 name=bob until={until}\n").repeat(2);
     let by_hand = format!("# by hand\nalice-1234 until={until} # a comment\r\n{bob}");
-    assert!(
-        file.starts_with(&by_hand) && file.contains(&format!("\n{other} name=carol until={until}\n")),
-        "{file}"
-    );
+    let added = format!("\n{other} name=carol until={until}\n");
+    assert!(file.starts_with(&by_hand) && file.contains(&added), "{file}");
     assert!(!all.to_string().contains(&other) && !file.contains(&passkey));
 }
 

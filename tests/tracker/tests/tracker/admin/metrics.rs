@@ -214,10 +214,8 @@ fn open_metrics_are_for_clients_that_accept_them() {
     let accept =
         "Accept: application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3\r\n";
     let answer = ask(tracker.admin, "GET", "/metrics", accept).answer();
-    assert_eq!(
-        answer.header("content-type"),
-        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
-    );
+    let openmetrics = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(answer.header("content-type"), Some(openmetrics));
     let open = Metrics::parse(answer.text(), true);
     let text = scrape(&tracker);
     assert!(open.samples.keys().eq(text.samples.keys()), "the same series in both");

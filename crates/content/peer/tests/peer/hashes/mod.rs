@@ -23,10 +23,8 @@ fn serve(info: &Info, files: &[Made], range: &HashRange<'_>) -> Result<Vec<Hash>
             let bytes = reading.bytes().clone();
             assert!(bytes.end - bytes.start <= MOST_READ && !bytes.is_empty());
             let pieces = reading.pieces().clone();
-            assert_eq!(
-                info.piece_range(pieces.start).unwrap().start / u64::from(info.piece_length()),
-                bytes.start / u64::from(info.piece_length())
-            );
+            let (first, length) = (info.piece_range(pieces.start).unwrap(), u64::from(info.piece_length()));
+            assert_eq!(first.start / length, bytes.start / length);
             assert!(info.piece_range(pieces.end - 1).unwrap().contains(&(bytes.end - 1)));
             // Files begin with a piece each.
             let mut begin = 0;
@@ -296,10 +294,8 @@ fn files_of_many_chunks_are_fetched_and_are_checked_as_they_come() {
             assert_eq!(fetch.hashes(peer, &answer.message()), Err(HashFault::NotAsked), "once is enough");
         }
         assert!(fetch.is_complete() && fetch.info() != &bare);
-        assert_eq!(
-            fetch.into_info().tree(files[0].root()).unwrap().piece_hashes(),
-            whole.tree(files[0].root()).unwrap().piece_hashes()
-        );
+        let (fetched, root) = (fetch.into_info(), files[0].root());
+        assert_eq!(fetched.tree(root).unwrap().piece_hashes(), whole.tree(root).unwrap().piece_hashes());
     }
 }
 
