@@ -55,6 +55,6 @@ The **naive design** is the usual one of trackers on Redis, modelled on chihaya'
 and a hash of leechers, peers as fields, `HKEYS` of all of them to select from, and separate counters. **As
 published** sends the commands of chihaya's store one after another. The other variant is as cheap as the
 design allows: one round trip for commands that can go together, no `MULTI`, the second hash read only if the
-first has too few peers. With **`HRANDFIELD`**, it reads 51 random fields in place of a whole hash, which is
-the cheapest that plain commands can do, and which no tracker is known to do. All have shorter keys and values
-than chihaya's, and nothing is swept. `benches/lab/benches/redis/naive.rs` has the details.";
+first has too few peers. With **`HRANDFIELD`**, it reads 51 random fields in place of a whole hash: in large
+swarms the cheapest that plain commands can do, and done by no tracker that is known. All have shorter keys
+and values than chihaya's, and nothing is swept. `benches/lab/benches/redis/naive.rs` has the details.";
