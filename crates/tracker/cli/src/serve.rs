@@ -100,7 +100,6 @@ pub(crate) fn print_config(ConfigArgs { default, .. }: ConfigArgs) -> Result<Exi
         let ReadSettings { effective, settings } = ReadSettings::at_start();
         Log::start(settings.live.log, settings.fixed.log_format);
         let schema = Settings::schema();
-        // Those are written.
         let written = [&settings.fixed.state, &settings.fixed.report_to];
         let is_read = |file: &&Path| !written.iter().any(|path| path.as_deref() == Some(*file));
         let read = settings::files(&schema, &effective.settings).filter(is_read);

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, process::Command};
 
 use nix::unistd::User;
 use swarmkeep_store_tests::{
-    programs::{IP, NAMESPACES, ROOT, Trial, namespaces},
+    programs::{IP, NAMESPACES, ROOT, Trial, find, namespaces},
     tests,
 };
 use swarmkeep_tests::{https::CertificateAuthority, udp::Client};
@@ -66,9 +66,10 @@ fn a_start_as_root_with_a_user_becomes_that_user_in_all_threads_for_good() {
 }
 
 fn a_start_on_a_machine_with_private_addresses_alone_is_warned_of() {
-    let start = "ip link set lo up && ip address add 10.1.2.3/8 dev lo && exec \"$0\" serve --admin=off --udp=0.0.0.0:0";
+    let start =
+        "$0 link set lo up && $0 address add 10.1.2.3/8 dev lo && exec $1 serve --admin=off --udp=0.0.0.0:0";
     let mut command = namespaces().expect("a need of these tests");
-    command.args(["sh", "-c", start, env!("CARGO_BIN_EXE_swarmkeep")]);
+    command.args(["sh", "-c", start]).arg(find("ip").expect("a need")).arg(env!("CARGO_BIN_EXE_swarmkeep"));
     let [_, warned] = Serve::start(command).listening();
     assert!(warned.contains("this machine has private addresses alone"), "{warned}");
 }
