@@ -42,6 +42,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::PortZero`] if `port` is 0.
+    #[inline]
     pub const fn new(ip: IpAddr, port: u16) -> Result<Self, Error> {
         if port == 0 {
             return Err(Error::PortZero);
@@ -52,11 +53,9 @@ impl Endpoint {
                 Self::V4(CompactV4([a, b, c, d, p, q]))
             }
             IpAddr::V6(ip) => {
-                let (octets, port) = (ip.octets(), port.to_be_bytes());
                 let mut bytes = [0; 18];
-                let (address, tail) = bytes.split_at_mut(16);
-                address.copy_from_slice(&octets);
-                tail.copy_from_slice(&port);
+                let [address @ .., high, low] = &mut bytes;
+                (*address, [*high, *low]) = (ip.octets(), port.to_be_bytes());
                 Self::V6(CompactV6(bytes))
             }
         })

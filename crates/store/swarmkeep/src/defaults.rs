@@ -52,10 +52,9 @@ pub(crate) async fn remove_by_walking(
 ) -> Result<Removed, Unavailable> {
     let (mut shown, mut removed) = (Vec::new(), Vec::new());
     let next = store.walk(from, budget.get(), &mut shown).await?;
+    shown.retain(|swarm| forbidden(&swarm.info_hash));
     for SwarmSummary { info_hash, .. } in shown {
-        if forbidden(&info_hash)
-            && let Some(stats) = store.remove(&info_hash).await?
-        {
+        if let Some(stats) = store.remove(&info_hash).await? {
             removed.push(SwarmSummary { info_hash, stats });
         }
     }

@@ -226,13 +226,13 @@ impl Records {
         let ages = times.map(|time| until.secs_since(time));
         if is_wide {
             self.bytes.resize(start + 4 * ages.len(), 0);
-            for (bytes, age) in self.bytes[start..].as_chunks_mut().0.iter_mut().zip(ages) {
-                *bytes = u32::try_from(age).unwrap_or(u32::MAX).to_le_bytes();
+            for (bytes, age) in self.bytes[start..].chunks_exact_mut(4).zip(ages) {
+                bytes.copy_from_slice(&u32::try_from(age).unwrap_or(u32::MAX).to_le_bytes());
             }
         } else {
             self.bytes.resize(start + 2 * ages.len(), 0);
-            for (bytes, age) in self.bytes[start..].as_chunks_mut().0.iter_mut().zip(ages) {
-                *bytes = (age as u16).to_le_bytes();
+            for (bytes, age) in self.bytes[start..].chunks_exact_mut(2).zip(ages) {
+                bytes.copy_from_slice(&(age as u16).to_le_bytes());
             }
         }
     }
@@ -253,7 +253,7 @@ impl Records {
 
     /// Returns whether the list is empty.
     pub const fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.swarms == 0
     }
 
     /// Returns the encoded records.
@@ -332,10 +332,10 @@ impl Records {
 /// built it.
 #[inline(always)]
 fn write_by_words(record: &mut [u8], info_hash: &InfoHash) {
-    let (words, end) = info_hash.as_bytes().as_chunks::<8>();
-    record[1..9].copy_from_slice(&words[0]);
-    record[9..17].copy_from_slice(&words[1]);
-    record[17..21].copy_from_slice(end);
+    let bytes = info_hash.as_bytes();
+    record[1..9].copy_from_slice(&bytes[..8]);
+    record[9..17].copy_from_slice(&bytes[8..16]);
+    record[17..21].copy_from_slice(&bytes[16..]);
 }
 
 /// Returns the numbers of records and peers, if all of `bytes` is valid.

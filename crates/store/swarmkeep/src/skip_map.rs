@@ -57,9 +57,7 @@ impl<T: Send + Sync + 'static> SlotMap<T> for SkipList<T> {
 
     async fn discard(&self, info_hash: &InfoHash, slot: &Arc<T>) {
         // The entry refers to its own node: removing it never removes a later node with the same key.
-        if let Some(entry) = self.0.get(info_hash)
-            && Arc::ptr_eq(entry.value(), slot)
-        {
+        if let Some(entry) = self.0.get(info_hash).filter(|entry| Arc::ptr_eq(entry.value(), slot)) {
             entry.remove();
         }
     }

@@ -60,3 +60,13 @@ pub enum Error {
         each: usize,
     },
 }
+
+/// The bytes of a list, if its items are whole.
+fn whole(list: &[u8], each: usize) -> Result<&[u8], Error> {
+    if list.len() % each == 0 { Ok(list) } else { Err(Error::List { len: list.len(), each }) }
+}
+
+/// The items of a list, without one that is cut short.
+fn items<const N: usize>(list: &[u8]) -> impl ExactSizeIterator<Item = [u8; N]> {
+    list.chunks_exact(N).map(|item| item.try_into().expect("a chunk has N bytes"))
+}

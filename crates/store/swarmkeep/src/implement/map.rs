@@ -338,9 +338,8 @@ impl<M: SwarmMap> Calls<M> {
                 }
                 Next::Leave => break,
             };
-            while left > 0
-                && let Some(visit) = claim.current()
-            {
+            while left > 0 {
+                let Some(visit) = claim.current() else { break };
                 let (info_hash, from) = (visit.info_hash, visit.from);
                 let hold = left.min(VISITS_PER_HOLD);
                 let section = |swarm: &mut RecordSwarm| {

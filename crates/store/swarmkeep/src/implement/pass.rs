@@ -155,9 +155,8 @@ mod tests {
 
     fn visit(mut claim: Claim<'_, usize, usize>, count: usize) -> (Vec<usize>, bool) {
         let mut seen = Vec::new();
-        while seen.len() < count
-            && let Some(&mut visit) = claim.current()
-        {
+        while seen.len() < count {
+            let Some(&mut visit) = claim.current() else { break };
             seen.push(visit);
             claim.done();
         }

@@ -23,7 +23,7 @@ mod tests;
 
 use std::{
     fmt,
-    ops::{Deref, DerefMut},
+    ops::{Deref, DerefMut, Range},
     ptr::NonNull,
     slice,
     sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed},
@@ -88,13 +88,19 @@ impl Block {
         self.units as usize * UNIT
     }
 
+    /// The bytes of `range` as arrays, without a shorter rest: `as_chunks`, which Rust 1.85 does not have.
+    #[inline]
+    pub(super) fn arrays<const N: usize>(&self, range: Range<usize>) -> &[[u8; N]] {
+        let bytes = &self[range];
+        // SAFETY: no more arrays than fit into `bytes`, and an array of bytes may begin at any address.
+        unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / N) }
+    }
+
     /// Moves the bytes to a fuller span, if they are sparse and there is one. However often this is called
     /// for all blocks, they come to rest: a block moves only towards a fuller span.
     pub(super) fn move_if_sparse(&mut self) {
-        if let Some(class) = Class::of(self.units)
-            && class.is_sparse(self)
-            && let Some(mut moved) = class.take_beside_fuller(self)
-        {
+        let class = Class::of(self.units).filter(|class| class.is_sparse(self));
+        if let Some(mut moved) = class.and_then(|class| class.take_beside_fuller(self)) {
             moved.copy_from_slice(self);
             *self = moved;
         }

@@ -283,10 +283,7 @@ impl Packed {
             let locked = current.either(shard);
             let found = locked.find_from(&op, &probe.seen.leaf);
             locked.correct(&op, &probe.seen);
-            if let Locked::Alone(shard) = &mut current.locked
-                && waiting & bit == 0
-                && let Some(at) = found
-            {
+            if let (Locked::Alone(shard), Some(at), 0) = (&mut current.locked, found, waiting & bit) {
                 request.answer = shard.refresh_only(&op, at, &request.announce);
             }
             if request.answer.is_none() {

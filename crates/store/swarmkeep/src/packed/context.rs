@@ -37,10 +37,8 @@ impl StoreContext {
         let limit = self.bounds.bytes.saturating_sub(MIN_BYTES as u64);
         let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= limit);
         // Meanwhile, other threads use no hints for this leaf.
-        if let Ok(_one) = self.making_room.try_lock()
-            && !self.hints.has_room(leaf)
-            && self.bytes.fetch_update(Relaxed, Relaxed, fits).is_ok()
-        {
+        let Ok(_one) = self.making_room.try_lock() else { return };
+        if !self.hints.has_room(leaf) && self.bytes.fetch_update(Relaxed, Relaxed, fits).is_ok() {
             self.hints.make_room(leaf);
         }
     }

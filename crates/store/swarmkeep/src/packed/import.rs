@@ -78,9 +78,8 @@ impl Packed {
             let shard = Sorter::shard(*first);
             run.swarms.clear();
             run.peers.clear();
-            while let Some(word) = rest.first().filter(|word| Sorter::shard(**word) == shard)
-                && run.swarms.len() + run.peers.len() < VISITS_PER_HOLD
-            {
+            while run.swarms.len() + run.peers.len() < VISITS_PER_HOLD {
+                let Some(word) = rest.first().filter(|word| Sorter::shard(**word) == shard) else { break };
                 if let Some(ahead) = rest.get(AHEAD) {
                     let (records, at) = sorter.find(*ahead);
                     prefetch_lines::<2>(&records.as_bytes()[at..]);

@@ -109,7 +109,7 @@ impl Leaf {
         prefix: Prefix,
         key: &Key,
     ) -> Result<Slot, Slot> {
-        let (slots, _) = self.block[..self.swarms() * STRIDE].as_chunks::<STRIDE>();
+        let slots = self.block.arrays::<STRIDE>(0..self.swarms() * STRIDE);
         let word = |slot: &[u8; STRIDE]| u64::from_be_bytes(*slot.first_chunk().expect("slots are longer"));
         let rest: &[u8; REST] = key.0.last_chunk().expect("a part of a key");
         let wanted = key.word(KEY_LEN - REST);
@@ -122,11 +122,8 @@ impl Leaf {
         let near = slots[from..].first_chunk::<NEAR>();
         let lower = near.map_or(0, |near| near.iter().map(|slot| usize::from(word(slot) < wanted)).sum());
         let mut index = from + lower;
-        while lower == 0
-            && let Some(before) = index.checked_sub(1)
-            && slots.get(before).is_some_and(|slot| word(slot) >= wanted)
-        {
-            index = before;
+        while lower == 0 && index > 0 && slots.get(index - 1).is_some_and(|slot| word(slot) >= wanted) {
+            index -= 1;
         }
         // Two keys with the same first word are met about once in 2^50 searches.
         while let Some(slot) = slots.get(index) {
@@ -242,10 +239,10 @@ impl Leaf {
         let end = self.swarms_end(slot);
         for slot in self.block[..end].chunks_exact_mut(stride) {
             let content = slot.last_chunk_mut::<CONTENT_LEN>().expect("slots are longer");
-            if let SlotContent::Few(few) = SlotContent::decode(u64::from_le_bytes(*content))
-                && few.offset() > behind
-            {
-                *content = few.with_offset(few.offset().wrapping_add_signed(by)).0.to_le_bytes();
+            if let SlotContent::Few(few) = SlotContent::decode(u64::from_le_bytes(*content)) {
+                if few.offset() > behind {
+                    *content = few.with_offset(few.offset().wrapping_add_signed(by)).0.to_le_bytes();
+                }
             }
         }
     }

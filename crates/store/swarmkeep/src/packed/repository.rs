@@ -117,9 +117,8 @@ impl TorrentRepository for Packed {
                 }
                 Next::Leave => break,
             };
-            while left > 0
-                && let Some(visit) = claim.current()
-            {
+            while left > 0 {
+                let Some(visit) = claim.current() else { break };
                 let mut step = SweepStep::of(left.min(VISITS_PER_HOLD), &self.context);
                 let (placed, from) = (Placed { shard: visit.shard, key: Key::default() }, visit.from);
                 let next = self.with_shard(&placed, now, |shard, op| {

@@ -81,11 +81,11 @@ impl Shard {
         self.unreported += now as i64 - before as i64;
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.leaves.is_empty()
     }
 
-    pub(super) const fn leaves(&self) -> usize {
+    pub(super) fn leaves(&self) -> usize {
         self.leaves.len()
     }
 
@@ -121,12 +121,11 @@ impl Shard {
         known: &LeafLocation,
         found: Option<SwarmLocation>,
     ) -> Option<SwarmLocation> {
-        if let Some(SwarmLocation { leaf, slot }) = found
-            && known.leaves == self.leaves.len()
-            && leaf == known.leaf
-            && let Some(slot) = self.leaves.get(leaf)?.find_at(known.prefix, slot, &op.placed.key)
-        {
-            return Some(SwarmLocation { leaf, slot });
+        let found = found.filter(|at| known.leaves == self.leaves.len() && at.leaf == known.leaf);
+        if let Some(SwarmLocation { leaf, slot }) = found {
+            if let Some(slot) = self.leaves.get(leaf)?.find_at(known.prefix, slot, &op.placed.key) {
+                return Some(SwarmLocation { leaf, slot });
+            }
         }
         self.find_from(op, known)
     }

@@ -7,7 +7,7 @@ use swarmkeep_bittorrent::{
     bencode::{Dict, Value, Writer},
 };
 
-use crate::{Error, udp::ScrapeStats};
+use crate::{Error, udp::ScrapeStats, whole};
 
 /// An announce response without its peers. The default has counts and an interval of 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -348,10 +348,6 @@ fn answered(body: &[u8]) -> Result<Result<Dict<'_>, FailureResponse<'_>>, Error>
         (_, text) => std::str::from_utf8(text?).ok()?.parse().ok().map(RetryIn::Minutes),
     });
     Ok(Err(FailureResponse { reason: reason.bytes().unwrap_or_default(), retry_in }))
-}
-
-fn whole(peers: &[u8], each: usize) -> Result<&[u8], Error> {
-    if peers.len().is_multiple_of(each) { Ok(peers) } else { Err(Error::List { len: peers.len(), each }) }
 }
 
 fn endpoint(compact: &[u8]) -> Option<Endpoint> {

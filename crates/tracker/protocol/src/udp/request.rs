@@ -8,7 +8,7 @@ use super::{
     Action, CONNECT_MAGIC, ConnectionId, MAX_SCRAPE, Options, TransactionId,
     bytes::{Reader, Writer},
 };
-use crate::{Error, Field, Fields};
+use crate::{Error, Field, Fields, items};
 
 /// A request, borrowed from the packet it came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,7 +227,7 @@ pub struct ScrapeRequest<'a> {
     pub connection_id: ConnectionId,
     /// The number that the response must repeat.
     pub transaction_id: TransactionId,
-    info_hashes: &'a [[u8; InfoHash::LEN]],
+    info_hashes: &'a [u8],
 }
 
 impl<'a> ScrapeRequest<'a> {
@@ -235,23 +235,25 @@ impl<'a> ScrapeRequest<'a> {
     pub const LEAST: usize = Header::LEN + InfoHash::LEN;
 
     /// A request for `info_hashes`. A tracker answers for the first [`MAX_SCRAPE`].
-    pub const fn new(
+    pub fn new(
         connection_id: ConnectionId,
         transaction_id: TransactionId,
         info_hashes: &'a [[u8; InfoHash::LEN]],
     ) -> Self {
-        Self { connection_id, transaction_id, info_hashes }
+        Self { connection_id, transaction_id, info_hashes: info_hashes.as_flattened() }
     }
 
     /// The requested info hashes, at most [`MAX_SCRAPE`], in the order of the answer.
     pub fn info_hashes(&self) -> impl ExactSizeIterator<Item = InfoHash> + use<'a> {
-        self.info_hashes.iter().take(MAX_SCRAPE).map(|&bytes| InfoHash::new(bytes))
+        items(self.info_hashes).take(MAX_SCRAPE).map(InfoHash::new)
     }
 
     fn parse(packet: &'a [u8]) -> Result<Self, Error> {
         let mut fields = Reader::new(packet, "a scrape request", Self::LEAST)?;
         let Header { connection_id, transaction_id, .. } = Header::take(&mut fields)?;
-        let (info_hashes, _cut_short) = fields.rest().as_chunks();
+        let rest = fields.rest();
+        // Without one that is cut short.
+        let info_hashes = &rest[..rest.len() - rest.len() % InfoHash::LEN];
         Ok(Self { connection_id, transaction_id, info_hashes })
     }
 
@@ -264,13 +266,13 @@ impl<'a> ScrapeRequest<'a> {
         let mut out = Writer::new(out);
         Header { connection_id, action: Action::Scrape, transaction_id }
             .put(&mut out)
-            .bytes(info_hashes.as_flattened())
+            .bytes(info_hashes)
             .len()
     }
 
     /// The packet.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut packet = vec![0; Header::LEN + self.info_hashes.as_flattened().len()];
+        let mut packet = vec![0; Header::LEN + self.info_hashes.len()];
         self.write(&mut packet);
         packet
     }

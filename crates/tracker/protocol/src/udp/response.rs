@@ -6,7 +6,7 @@ use super::{
     Action, ConnectionId, MAX_SCRAPE, TransactionId,
     bytes::{Reader, Writer},
 };
-use crate::Error;
+use crate::{Error, items, whole};
 
 /// A response, borrowed from the packet it came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +43,7 @@ impl<'a> Response<'a> {
                 Self::Announce(AnnounceResponse { header, peers: Peers::new(fields.rest(), family)? })
             }
             Action::Scrape => {
-                let (swarms, cut_short) = fields.rest().as_chunks();
-                if !cut_short.is_empty() {
-                    return Err(Error::List { len: swarms.len() * 12 + cut_short.len(), each: 12 });
-                }
+                let swarms = whole(fields.rest(), ScrapeStats::LEN)?;
                 Self::Scrape(ScrapeResponse { transaction_id, swarms })
             }
             Action::Error => Self::Error(ErrorResponse { transaction_id, message: fields.rest() }),
@@ -125,25 +122,15 @@ pub struct AnnounceResponse<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Peers<'a> {
-    V4(&'a [[u8; CompactV4::LEN]]),
-    V6(&'a [[u8; CompactV6::LEN]]),
+    V4(&'a [u8]),
+    V6(&'a [u8]),
 }
 
 impl<'a> Peers<'a> {
     fn new(bytes: &'a [u8], family: Family) -> Result<Self, Error> {
-        let whole = |cut_short: &[u8], each| match cut_short {
-            [] => Ok(()),
-            _ => Err(Error::List { len: bytes.len(), each }),
-        };
         match family {
-            Family::V4 => {
-                let (peers, cut_short) = bytes.as_chunks();
-                whole(cut_short, CompactV4::LEN).map(|()| Self::V4(peers))
-            }
-            Family::V6 => {
-                let (peers, cut_short) = bytes.as_chunks();
-                whole(cut_short, CompactV6::LEN).map(|()| Self::V6(peers))
-            }
+            Family::V4 => whole(bytes, CompactV4::LEN).map(Self::V4),
+            Family::V6 => whole(bytes, CompactV6::LEN).map(Self::V6),
         }
     }
 }
@@ -151,12 +138,12 @@ impl<'a> Peers<'a> {
 impl<'a> AnnounceResponse<'a> {
     /// The peers. A peer with port 0 is an error.
     pub fn peers(&self) -> impl Iterator<Item = Result<Endpoint, Error>> + use<'a> {
-        let (v4, v6): (&[_], &[_]) = match self.peers {
+        let (v4, v6): (&[u8], &[u8]) = match self.peers {
             Peers::V4(peers) => (peers, &[]),
             Peers::V6(peers) => (&[], peers),
         };
-        let v4 = v4.iter().map(|&bytes| Endpoint::try_from(bytes));
-        let v6 = v6.iter().map(|&bytes| Endpoint::try_from(bytes));
+        let v4 = items::<{ CompactV4::LEN }>(v4).map(Endpoint::try_from);
+        let v6 = items::<{ CompactV6::LEN }>(v6).map(Endpoint::try_from);
         v4.chain(v6).map(|peer| Ok(peer?))
     }
 }
@@ -182,7 +169,7 @@ impl ScrapeStats {
 pub struct ScrapeResponse<'a> {
     /// The transaction of the request.
     pub transaction_id: TransactionId,
-    swarms: &'a [[u8; ScrapeStats::LEN]],
+    swarms: &'a [u8],
 }
 
 impl<'a> ScrapeResponse<'a> {
@@ -191,9 +178,9 @@ impl<'a> ScrapeResponse<'a> {
 
     /// The counts, in the order of the request.
     pub fn swarms(&self) -> impl ExactSizeIterator<Item = ScrapeStats> + use<'a> {
-        self.swarms.iter().map(|bytes| {
+        items::<{ ScrapeStats::LEN }>(self.swarms).map(|bytes| {
             let mut fields =
-                Reader::new(bytes, "the counts of a swarm", ScrapeStats::LEN).expect("12 bytes hold 12");
+                Reader::new(&bytes, "the counts of a swarm", ScrapeStats::LEN).expect("12 bytes hold 12");
             ScrapeStats { seeders: fields.u32(), completed: fields.u32(), leechers: fields.u32() }
         })
     }

@@ -30,9 +30,7 @@ impl LargeSwarm {
         }
         let full = out.len().saturating_add(limit);
         let (v4_start, v6_start) = starts(from, hash);
-        if let Some(start) = v4_start
-            && let Some(next) = self.v4.list(hash, clock, start, full, out)
-        {
+        if let Some(next) = v4_start.and_then(|start| self.v4.list(hash, clock, start, full, out)) {
             return next;
         }
         match &self.v6 {
@@ -55,9 +53,8 @@ impl LargeSwarm {
     ) -> Cursor {
         let (v4_start, v6_start) = starts(from, hash);
         let mut shown = 0;
-        if let Some(start) = v4_start
-            && let Some(next) = self.v4.export(hash, start.order, limit, &mut shown, &mut show)
-        {
+        let next = v4_start.and_then(|start| self.v4.export(hash, start.order, limit, &mut shown, &mut show));
+        if let Some(next) = next {
             return next;
         }
         let v6 = self.v6.as_ref();

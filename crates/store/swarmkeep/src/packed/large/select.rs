@@ -121,10 +121,8 @@ impl<const N: usize> Tables<N> {
         let eligible = Eligible::of(self, announce, None);
         let slots = eligible.slots();
         let drawn = draws(slots, seed_of(Self::FAMILY, seed)).take(AHEAD).find(|drawn| eligible.holds(drawn));
-        if let Some(drawn) = drawn
-            && let Some(table) = eligible.tables[drawn.table]
-        {
-            table.prefetch_window(drawn.index);
+        if let Some(drawn) = drawn {
+            eligible.prefetch_window(drawn);
         }
         Draws { order, own, seed, slots, drawn: [drawn.unwrap_or(DrawnSlot::NOWHERE); AHEAD] }
     }
@@ -132,10 +130,8 @@ impl<const N: usize> Tables<N> {
     fn prefetch_peers(&self, announce: &Announce, ahead: &Draws) {
         self.table(announce.role()).prefetch_bucket(ahead.own);
         let eligible = Eligible::of(self, announce, None);
-        if let Some(drawn) = ahead.drawn.iter().find(|drawn| eligible.holds(drawn))
-            && let Some(table) = eligible.tables[drawn.table]
-        {
-            table.prefetch_window(drawn.index);
+        if let Some(&drawn) = ahead.drawn.iter().find(|drawn| eligible.holds(drawn)) {
+            eligible.prefetch_window(drawn);
         }
     }
 }
@@ -219,10 +215,8 @@ impl<'a, const N: usize> Eligible<'a, N> {
     fn random_place(&self, seed: u64, ahead: Option<&Draws>) -> DrawnSlot {
         let slots = self.slots();
         let is_one = |drawn: &DrawnSlot| self.holds(drawn) && self.except != Some(*drawn);
-        if let Some(ahead) = ahead
-            && ahead.slots == slots
-            && let Some(drawn) = ahead.drawn.iter().find(|drawn| is_one(drawn))
-        {
+        let ahead = ahead.filter(|ahead| ahead.slots == slots);
+        if let Some(drawn) = ahead.and_then(|ahead| ahead.drawn.iter().find(|drawn| is_one(drawn))) {
             return *drawn;
         }
         let mut last = DrawnSlot::FIRST;
@@ -232,10 +226,15 @@ impl<'a, const N: usize> Eligible<'a, N> {
                 break;
             }
         }
-        if let Some(table) = self.tables[last.table] {
-            table.prefetch_window(last.index);
-        }
+        self.prefetch_window(last);
         last
+    }
+
+    #[inline]
+    fn prefetch_window(&self, drawn: DrawnSlot) {
+        if let Some(table) = self.tables[drawn.table] {
+            table.prefetch_window(drawn.index);
+        }
     }
 
     fn slots(&self) -> [DrawSlots; 2] {

@@ -79,14 +79,14 @@ impl Leaf {
             }
             if index >= from.index && !stopped {
                 content = expire(content, &mut blocks, is_alive, &mut done);
-                if let SlotContent::Empty(empty) = content
-                    && empty.is_idle(policy)
-                {
-                    done.swarms_removed += 1;
-                    done.gone += Population::downloads(empty.downloaded());
-                    continue;
+                match content {
+                    SlotContent::Empty(empty) if empty.is_idle(policy) => {
+                        done.swarms_removed += 1;
+                        done.gone += Population::downloads(empty.downloaded());
+                        continue;
+                    }
+                    _ => done.next = to.next(),
                 }
-                done.next = to.next();
             }
             self.block.copy_within(slot.start()..slot.start() + slot.stride, to.start());
             if !matches!(content, SlotContent::Large(_)) {

@@ -54,7 +54,7 @@ impl Leaf {
     ) -> &[[u8; N]] {
         let (family, sections) = if N == CompactV4::LEN { (Family::V4, 2) } else { (Family::V6, 4) };
         let start = self.start(slot, few);
-        self.block[start + few.start(Section::of(family, first))..start + few.end(sections)].as_chunks().0
+        self.block.arrays(start + few.start(Section::of(family, first))..start + few.end(sections))
     }
 
     /// All bytes of a block.
@@ -189,13 +189,12 @@ impl Leaf {
         endpoint: &[u8],
         stamp: u8,
     ) -> SectionIndex {
-        if let SlotContent::Empty(empty) = self.content(slot)
-            && let Ok(endpoint) = endpoint.try_into()
-            && let Some(downloaded) = NarrowDownloads::new(empty.downloaded())
-        {
-            let one = OnePeer::new(endpoint, section.role(), stamp, downloaded);
-            self.set(slot, SlotContent::One(one));
-            return SectionIndex { section, index: 0 };
+        if let (SlotContent::Empty(empty), Ok(endpoint)) = (self.content(slot), endpoint.try_into()) {
+            if let Some(downloaded) = NarrowDownloads::new(empty.downloaded()) {
+                let one = OnePeer::new(endpoint, section.role(), stamp, downloaded);
+                self.set(slot, SlotContent::One(one));
+                return SectionIndex { section, index: 0 };
+            }
         }
         let few = self.make_few(slot);
         let start = self.start(slot, few);

@@ -246,7 +246,7 @@ impl Section {
     }
 
     pub(in crate::packed) const fn role(self) -> Role {
-        if self.0.is_multiple_of(2) { Role::Seeder } else { Role::Leecher }
+        if self.0 % 2 == 0 { Role::Seeder } else { Role::Leecher }
     }
 
     pub(super) const fn width(self) -> usize {

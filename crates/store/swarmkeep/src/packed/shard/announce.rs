@@ -107,9 +107,7 @@ impl Shard {
         match self.leaves[at.leaf].locate(at.slot, &announce.endpoint) {
             Some(peer) => {
                 let transition = Transition::new(announce, Some(peer.section.role()));
-                if let SlotContent::Few(few) = content
-                    && transition.changes() == Changes::REFRESHED
-                {
+                if let (SlotContent::Few(few), Changes::REFRESHED) = (content, transition.changes()) {
                     return Ok(self.refresh(op, at, few, peer));
                 }
                 if !stopped && !reservation.reserve(MAX_GROWTH) {
@@ -317,10 +315,8 @@ impl Shard {
     #[inline]
     pub(in crate::packed) fn correct(&self, op: &Operation<'_>, seen: &Sight<'_>) {
         op.context.hints.correct(op.placed.shard, &self.leaves);
-        if let Some(hint) = seen.slots
-            && seen.leaf.leaves == self.leaves.len()
-            && let Some(leaf) = self.leaves.get(seen.leaf.leaf)
-        {
+        let hint = seen.slots.filter(|_| seen.leaf.leaves == self.leaves.len());
+        if let (Some(hint), Some(leaf)) = (hint, self.leaves.get(seen.leaf.leaf)) {
             hint.correct(leaf.slots(seen.leaf.prefix));
         }
     }

@@ -58,9 +58,7 @@ impl Shard {
         for _ in 0..LEAVES_AHEAD {
             ahead = self.prefetch_at(ahead);
         }
-        while let Some(start) = order
-            && !self.leaves.is_empty()
-        {
+        while let Some(start) = order.filter(|_| !self.leaves.is_empty()) {
             let range = linear::range_of(start, self.leaves.len());
             let (leaf, prefix) = (range.bucket, home.extended(range));
             ahead = self.prefetch_at(ahead);

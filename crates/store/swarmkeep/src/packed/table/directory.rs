@@ -65,7 +65,7 @@ impl<const N: usize> Directory<N> {
     }
 
     pub(super) fn push(&mut self, bucket: Bucket<N>) {
-        if self.len() >= Self::SEGMENT && self.len().is_multiple_of(Self::SEGMENT) {
+        if self.len() >= Self::SEGMENT && self.len() % Self::SEGMENT == 0 {
             if self.others.len() == self.others.capacity() {
                 self.others.reserve_exact(Self::MORE_SEGMENTS);
             }
