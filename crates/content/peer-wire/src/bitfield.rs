@@ -36,7 +36,7 @@ impl<'a> Bitfield<'a> {
         if self.0.len() != Self::bytes_for(pieces) {
             return Err(Error::BitfieldLength { bytes: self.0.len(), pieces });
         }
-        let spare = 0xff_u8.checked_shr(pieces % 8).filter(|_| !pieces.is_multiple_of(8)).unwrap_or(0);
+        let spare = 0xff_u8.checked_shr(pieces % 8).filter(|_| pieces % 8 != 0).unwrap_or(0);
         match self.0.last() {
             Some(last) if last & spare != 0 => Err(Error::SpareBits { pieces }),
             _ => Ok(()),

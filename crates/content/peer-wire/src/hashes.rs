@@ -1,6 +1,6 @@
 //! Requests for hashes of a v2 torrent's trees, and their answers (BEP 52).
 
-use crate::Error;
+use crate::{Error, limits::number};
 
 /// Hashes of one layer of a file's tree, and the layers above that prove them.
 ///
@@ -46,7 +46,7 @@ impl<'a> HashRange<'a> {
         if !(1..=Self::LONGEST).contains(&length) {
             return wrong("length is from 1 to 8192", length);
         }
-        if !index.is_multiple_of(length.next_power_of_two()) {
+        if index % length.next_power_of_two() != 0 {
             return wrong("index is a multiple of length, or of the power of two above", index);
         }
         if base_layer > Self::MOST_LAYERS {
@@ -85,20 +85,16 @@ impl<'a> HashRange<'a> {
     }
 
     pub(crate) fn parse(fields: &'a [u8; LEN]) -> Result<Self, Error> {
-        let (root, numbers) = fields.split_first_chunk::<32>().expect("48 bytes begin with 32");
-        let (numbers, _) = numbers.as_chunks::<4>();
-        let number = |nth: usize| u32::from_be_bytes(numbers[nth]);
-        Self::new(root, number(0), number(1), number(2), number(3))
+        let root = fields.first_chunk().expect("48 bytes begin with 32");
+        let [base_layer, index, length, proof_layers] = [32, 36, 40, 44].map(|at| number(fields, at));
+        Self::new(root, base_layer, index, length, proof_layers)
     }
 
     pub(crate) fn bytes(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..32].copy_from_slice(self.root);
         let numbers = [self.base_layer(), self.index, self.length(), self.proof_layers()];
-        let (places, _) = bytes[32..].as_chunks_mut::<4>();
-        for (place, number) in places.iter_mut().zip(numbers) {
-            *place = number.to_be_bytes();
-        }
+        bytes[32..].copy_from_slice(numbers.map(u32::to_be_bytes).as_flattened());
         bytes
     }
 

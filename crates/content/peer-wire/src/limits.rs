@@ -1,5 +1,7 @@
 //! The limits of the messages of a peer, and reading messages within them.
 
+use zerocopy::FromBytes;
+
 use crate::{
     Bitfield, Block, Error, Extended, HashRange, Hashes, Message, MessageId, Piece, PieceIndex, hashes,
 };
@@ -129,11 +131,9 @@ impl Limits {
         }
         // Most messages that a seeder reads name a block. Each is there as a whole or not at all: so one
         // comparison is enough.
-        if let Some((frame, rest)) = bytes.split_first_chunk::<17>()
-            && number(frame, 0) == 13
-        {
+        if let Some((frame, rest)) = bytes.split_first_chunk::<17>() {
             let [piece, begin, length] = [number(frame, 5), number(frame, 9), number(frame, 13)];
-            if self.allows(piece, begin, length) {
+            if number(frame, 0) == 13 && self.allows(piece, begin, length) {
                 let block = Block { piece: PieceIndex(piece), begin, length };
                 match MessageId(frame[4]) {
                     MessageId::REQUEST => return done!(Message::Request(block), rest),
@@ -318,7 +318,7 @@ impl Limits {
         // libtorrent requests one hash for a file of 512 n + 1 pieces.
         const LEAST: u32 = 49 + 32;
         let (id, least) = (MessageId::HASHES, LEAST);
-        if length < least || length > MOST_HASHES || !(length - 49).is_multiple_of(32) {
+        if length < least || length > MOST_HASHES || (length - 49) % 32 != 0 {
             return Err(self.length_error(id, length, least, MOST_HASHES));
         }
         let Some((fields, rest)) = body.split_first_chunk::<{ hashes::LEN }>() else { return Ok(None) };
@@ -329,7 +329,7 @@ impl Limits {
             return Err(self.length_error(id, length, least, most));
         }
         let Some(payload) = rest.get(..length as usize - 49) else { return Ok(None) };
-        let (all, _) = payload.as_chunks::<32>();
+        let all = <[[u8; 32]]>::ref_from_bytes(payload).expect("a multiple of 32 bytes");
         Ok(Some(Message::Hashes(Hashes::new(range, all)?)))
     }
 }
@@ -342,7 +342,7 @@ impl Default for Limits {
 
 /// The number at a place that is known when this is compiled.
 #[inline]
-fn number<const N: usize>(fields: &[u8; N], at: usize) -> u32 {
+pub(crate) fn number<const N: usize>(fields: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]])
 }
 

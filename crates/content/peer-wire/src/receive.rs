@@ -112,7 +112,7 @@ impl ReceiveBuffer {
     }
 
     /// Bytes that are allocated.
-    pub const fn capacity(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.bytes.len()
     }
 

@@ -115,12 +115,12 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
     }
 
     /// Bytes that are not sent.
-    pub const fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.bytes.len() - self.sent + self.in_blocks
     }
 
     /// Whether everything is sent.
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 

@@ -5,6 +5,7 @@ use swarmkeep_bittorrent::{
     Endpoint,
     bencode::{Sink, Value, Writer},
 };
+use zerocopy::FromBytes;
 
 use super::{Extension, Fields};
 use crate::Error;
@@ -75,13 +76,13 @@ impl<'a> Pex<'a> {
         let fields = Fields::of(Value::parse(payload)?, Extension::Pex)?;
         let bytes =
             |key| fields.bytes(key, "a list of peers is no byte string").map(Option::unwrap_or_default);
-        let v4 = |key| match bytes(key)?.as_chunks() {
-            (peers, []) => Ok(peers),
-            _ => Err(fields.wrong("added and dropped have 6 bytes per peer")),
+        let v4 = |key| match <[[u8; 6]]>::ref_from_bytes(bytes(key)?) {
+            Ok(peers) => Ok(peers),
+            Err(_) => Err(fields.wrong("added and dropped have 6 bytes per peer")),
         };
-        let v6 = |key| match bytes(key)?.as_chunks() {
-            (peers, []) => Ok(peers),
-            _ => Err(fields.wrong("added6 and dropped6 have 18 bytes per peer")),
+        let v6 = |key| match <[[u8; 18]]>::ref_from_bytes(bytes(key)?) {
+            Ok(peers) => Ok(peers),
+            Err(_) => Err(fields.wrong("added6 and dropped6 have 18 bytes per peer")),
         };
         let pex = Self {
             added: v4("added")?,
