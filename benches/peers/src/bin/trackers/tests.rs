@@ -258,7 +258,7 @@ fn a_patched_tracker_stands_beside_its_original() {
     let table = table_of_patches(&rows).unwrap();
     let cells: Vec<_> = table.lines().nth(2).unwrap().split('|').map(str::trim).collect();
     assert_eq!(cells, ["", "a", "1 × 1", "9.00 → 3.00", "80.0 → 20.0", ""], "{table}");
-    assert!(table.lines().count() == 5 && table.ends_with(" requests: 1.\n"), "one pair: {table}");
+    assert!(table.lines().count() == 5 && table.ends_with(" in all rows: 1.\n"), "one pair: {table}");
     assert!(table_of_patches(&rows[..2]).is_err());
 }
 
