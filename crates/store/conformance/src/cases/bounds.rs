@@ -15,7 +15,7 @@ pub(crate) fn a_limit_that_is_not_declared_is_refused(subject: &dyn Subject) {
         (BoundedBy::SWARMS, |config| config.max_swarms(1_000_000)),
         (BoundedBy::PEERS_PER_SWARM, |config| config.max_peers_per_swarm(1_000_000)),
         (BoundedBy::ENDPOINTS_PER_ADDRESS, |config| config.max_endpoints_per_address(1000)),
-        (BoundedBy::BYTES, |config| config.max_bytes(1 << 32)),
+        (BoundedBy::BYTES, |config| config.max_bytes(1 << 30)),
     ];
     for (bound, limit) in limits {
         if let Some(store) = bounded(subject, bound, &limit(config())) {

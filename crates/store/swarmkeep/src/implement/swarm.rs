@@ -461,6 +461,7 @@ impl<E: Compact> Record<E> {
 mod tests {
     use super::*;
 
+    #[cfg(target_pointer_width = "64")]
     #[test]
     fn an_ipv4_record_takes_one_cache_line() {
         assert_eq!(size_of::<Record<CompactV4>>(), 64);

@@ -199,6 +199,7 @@ fn memory_goes_back_as_the_table_shrinks() {
     assert!(table.bytes() < loose && table.bytes() < 1000 * 9, "{} bytes", table.bytes());
 }
 
+#[cfg(target_pointer_width = "64")]
 #[test]
 fn a_bucket_has_sixteen_bytes_of_its_own() {
     assert_eq!(size_of::<Bucket<6>>(), (size_of::<Block>() + 6).next_multiple_of(4).max(16));
