@@ -214,7 +214,7 @@ impl Announced {
 
 /// The numbers of swarms and peers that a store with limits evicted to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Evicted {
     /// The number of whole swarms.

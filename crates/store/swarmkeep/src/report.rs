@@ -83,7 +83,7 @@ impl PeerCounts {
 
 /// The counts over the whole repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Totals {
     /// The number of swarms, including the swarms without peers that are kept for their download count.
@@ -312,7 +312,7 @@ impl MemoryUse {
 
 /// The result of [`restore`](crate::TorrentRepository::restore): the number of peers by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Restored {
     /// Peers that were inserted.
@@ -353,4 +353,26 @@ pub enum NotRestored {
     Known,
     /// A limit is reached.
     Full,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{
+        Deserialize,
+        de::value::{Error, MapDeserializer},
+    };
+
+    use super::*;
+    use crate::Swept;
+
+    #[test]
+    fn a_count_that_an_older_version_did_not_write_is_zero() {
+        fn read<'de, T: Deserialize<'de>>(written: &[(&'static str, u64)]) -> T {
+            T::deserialize(MapDeserializer::<_, Error>::new(written.iter().copied())).unwrap()
+        }
+        assert_eq!(read::<Totals>(&[("swarms", 3)]), Totals { swarms: 3, ..Totals::default() });
+        assert_eq!(read::<Evicted>(&[("peers", 3)]), Evicted::peers(3));
+        assert_eq!(read::<Swept>(&[("expired", 3)]), Swept { expired: 3, ..Swept::default() });
+        assert_eq!(read::<Restored>(&[("added", 3)]), Restored { added: 3, ..Restored::default() });
+    }
 }

@@ -33,7 +33,7 @@ pub enum Retention {
 
 /// The result of one step of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Swept {
     /// The number of peers visited; each swarm counts as one more.
