@@ -9,7 +9,7 @@ use librqbit_peer_protocol::{
 use proptest::{collection::vec, prelude::*};
 use swarmkeep_peer_wire::{
     Bitfield, Block, Encode, Extended, ExtendedHandshake, ExtendedMessage, Extension, ExtensionIds,
-    Handshake, Limits, Message, MetadataMessage, Piece, PieceIndex, Reserved,
+    Handshake, Limits, Message, MessageId, MetadataMessage, Piece, PieceIndex, Reserved,
     bittorrent::{InfoHash, PeerId},
 };
 use swarmkeep_peers_wire::{limits, ours, serialize, theirs};
@@ -53,6 +53,14 @@ proptest! {
         let mut rest = &bytes[..];
         let read = Limits::new().decode(&mut rest);
         match (read, rqbit::Message::deserialize(&bytes, &[])) {
+            // A block that no torrent has.
+            (Ok(Some(Message::NoSuchBlock { id, block })), Ok((other, count))) => {
+                let request = id == MessageId::REQUEST;
+                prop_assert_eq!(Some(if request { Message::Request(block) } else { Message::Cancel(block) }), ours(&other));
+                prop_assert_eq!(count, bytes.len() - rest.len());
+                let is_far = block.piece.0 == u32::MAX || block.begin.checked_add(block.length).is_none();
+                prop_assert!(is_far || block.length == 0 || block.length > Limits::LONGEST_BLOCK);
+            }
             (Ok(Some(message)), Ok((other, count))) => {
                 prop_assert_eq!(Some(message), ours(&other));
                 prop_assert_eq!(count, bytes.len() - rest.len());
@@ -60,10 +68,6 @@ proptest! {
             (Ok(None), Err(MessageDeserializeError::NotEnoughData(..))) => {}
             // A length that the message cannot have: they wait for the whole frame first.
             (Err(_), Err(_)) => {}
-            // A request of no bytes, or of more than 128 KiB.
-            (Err(_), Ok((rqbit::Message::Request(block) | rqbit::Message::Cancel(block), _))) => {
-                prop_assert!(block.length == 0 || block.length > Limits::LONGEST_BLOCK);
-            }
             (Err(error), Ok((rqbit::Message::Piece(_), _))) => prop_assert!(error.to_string().contains("piece"), "{}", error),
             mismatch => prop_assert!(false, "{:?}", mismatch),
         }
