@@ -82,6 +82,7 @@ fn every_message_is_written_and_read_as_the_beps_have_it_and_nothing_behind_it()
     }
 }
 
+#[cfg(target_pointer_width = "64")]
 #[test]
 fn a_message_is_small_enough_to_be_handed_around() {
     assert_eq!(size_of::<Message<'_>>(), 40);
