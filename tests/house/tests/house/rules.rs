@@ -112,7 +112,10 @@ fn published_packages_contain_the_licences_and_a_readme() {
         for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
             assert_eq!(read(folder, licence), read(&root(), licence), "{folder:?}");
         }
-        assert!(read(folder, text(package, "readme")).len() > 100, "{folder:?}");
+        let readme = read(folder, text(package, "readme"));
+        assert!(readme.len() > 100, "{folder:?}");
+        let (words, oldest) = (readme.split_whitespace().collect::<Vec<_>>(), text(package, "rust_version"));
+        assert!(oldest == "1.95" || words.join(" ").contains(&format!("For Rust {oldest}")), "{folder:?}");
     }
 }
 
