@@ -1,7 +1,5 @@
 //! The limits of the messages of a peer, and reading messages within them.
 
-use zerocopy::FromBytes;
-
 use crate::{
     Bitfield, Block, Error, Extended, HashRange, Hashes, Message, MessageId, Piece, PieceIndex, hashes,
 };
@@ -329,7 +327,7 @@ impl Limits {
             return Err(self.length_error(id, length, least, most));
         }
         let Some(payload) = rest.get(..length as usize - 49) else { return Ok(None) };
-        let all = <[[u8; 32]]>::ref_from_bytes(payload).expect("a multiple of 32 bytes");
+        let all = bytemuck::cast_slice(payload);
         Ok(Some(Message::Hashes(Hashes::new(range, all)?)))
     }
 }

@@ -316,8 +316,8 @@ impl<'a> PeerBuffer<'a> {
     /// Returns the peers that were written, IPv4 first.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
         let valid = "stores write only endpoints that were valid when they announced";
-        let v4 = self.v4.peers().map(move |bytes| Endpoint::try_from(bytes).expect(valid));
-        let v6 = self.v6.peers().map(move |bytes| Endpoint::try_from(bytes).expect(valid));
+        let v4 = self.v4.peers().iter().map(move |&bytes| Endpoint::try_from(bytes).expect(valid));
+        let v6 = self.v6.peers().iter().map(move |&bytes| Endpoint::try_from(bytes).expect(valid));
         v4.chain(v6)
     }
 }
@@ -356,8 +356,8 @@ impl<const N: usize> Section<'_, N> {
     }
 
     /// Returns the peers that were written, in compact form.
-    pub fn peers(&self) -> impl ExactSizeIterator<Item = [u8; N]> {
-        self.as_bytes().chunks_exact(N).map(|peer| peer.try_into().expect("a chunk has N bytes"))
+    pub fn peers(&self) -> &[[u8; N]] {
+        arrays(self.as_bytes())
     }
 }
 
@@ -472,6 +472,12 @@ pub(crate) fn displaced<'a, Time: Copy + Ord, Place: Copy>(
         .zip(networks)
         .find(is_full)
         .and_then(|((_, stalest), _)| stalest.map(|(.., place)| place))
+}
+
+/// The bytes as arrays. Panics if there is a shorter rest.
+#[inline]
+pub(crate) fn arrays<const N: usize>(bytes: &[u8]) -> &[[u8; N]] {
+    bytemuck::cast_slice(bytes)
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use swarmkeep_bittorrent::{
     Endpoint,
     bencode::{Sink, Value, Writer},
 };
-use zerocopy::FromBytes;
 
 use super::{Extension, Fields};
 use crate::Error;
@@ -76,11 +75,11 @@ impl<'a> Pex<'a> {
         let fields = Fields::of(Value::parse(payload)?, Extension::Pex)?;
         let bytes =
             |key| fields.bytes(key, "a list of peers is no byte string").map(Option::unwrap_or_default);
-        let v4 = |key| match <[[u8; 6]]>::ref_from_bytes(bytes(key)?) {
+        let v4 = |key| match bytemuck::try_cast_slice(bytes(key)?) {
             Ok(peers) => Ok(peers),
             Err(_) => Err(fields.wrong("added and dropped have 6 bytes per peer")),
         };
-        let v6 = |key| match <[[u8; 18]]>::ref_from_bytes(bytes(key)?) {
+        let v6 = |key| match bytemuck::try_cast_slice(bytes(key)?) {
             Ok(peers) => Ok(peers),
             Err(_) => Err(fields.wrong("added6 and dropped6 have 18 bytes per peer")),
         };

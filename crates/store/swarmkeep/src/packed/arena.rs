@@ -23,7 +23,7 @@ mod tests;
 
 use std::{
     fmt,
-    ops::{Deref, DerefMut, Range},
+    ops::{Deref, DerefMut},
     ptr::NonNull,
     slice,
     sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed},
@@ -86,14 +86,6 @@ impl Block {
 
     pub(super) const fn capacity(&self) -> usize {
         self.units as usize * UNIT
-    }
-
-    /// The bytes of `range` as arrays, without a shorter rest: `as_chunks`, which Rust 1.85 does not have.
-    #[inline]
-    pub(super) fn arrays<const N: usize>(&self, range: Range<usize>) -> &[[u8; N]] {
-        let bytes = &self[range];
-        // SAFETY: no more arrays than fit into `bytes`, and an array of bytes may begin at any address.
-        unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / N) }
     }
 
     /// Moves the bytes to a fuller span, if they are sparse and there is one. However often this is called

@@ -2,7 +2,7 @@
 //! measured against them, and tools that watch the global allocator see each block by itself.
 //! `CONTRIBUTING.md` says how.
 
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 
 use crate::sync::atomic::AtomicU8;
 
@@ -23,10 +23,6 @@ impl Block {
 
     pub(super) const fn capacity(&self) -> usize {
         self.0.len()
-    }
-
-    pub(super) fn arrays<const N: usize>(&self, range: Range<usize>) -> &[[u8; N]] {
-        self[range].as_chunks().0
     }
 
     pub(super) const fn move_if_sparse(&mut self) {}

@@ -21,6 +21,7 @@ use super::{
     hash::Key,
     prefetch::{LINE, prefetch_lines},
 };
+use crate::announce::arrays;
 
 #[derive(Debug, Default)]
 pub(super) struct Leaf {
@@ -109,7 +110,7 @@ impl Leaf {
         prefix: Prefix,
         key: &Key,
     ) -> Result<Slot, Slot> {
-        let slots = self.block.arrays::<STRIDE>(0..self.swarms() * STRIDE);
+        let slots = arrays::<STRIDE>(&self.block[..self.swarms() * STRIDE]);
         let word = |slot: &[u8; STRIDE]| u64::from_be_bytes(*slot.first_chunk().expect("slots are longer"));
         let rest: &[u8; REST] = key.0.last_chunk().expect("a part of a key");
         let wanted = key.word(KEY_LEN - REST);

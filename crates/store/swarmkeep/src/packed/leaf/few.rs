@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     CompactV4, CompactV6, Endpoint, Family, PeerRecord, Role,
-    announce::{displaced, widest_network},
+    announce::{arrays, displaced, widest_network},
 };
 
 /// [`PROVEN`] in the last byte of a slot.
@@ -54,7 +54,7 @@ impl Leaf {
     ) -> &[[u8; N]] {
         let (family, sections) = if N == CompactV4::LEN { (Family::V4, 2) } else { (Family::V6, 4) };
         let start = self.start(slot, few);
-        self.block.arrays(start + few.start(Section::of(family, first))..start + few.end(sections))
+        arrays(&self.block[start + few.start(Section::of(family, first))..start + few.end(sections)])
     }
 
     /// All bytes of a block.
